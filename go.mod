@@ -1,0 +1,9 @@
+module github.com/idempotent-go/idempotent
+
+go 1.26
+
+require (
+	github.com/hashicorp/golang-lru/v2 v2.0.7
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.25.0
+)
