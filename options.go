@@ -128,3 +128,23 @@ func (o Options[K, V]) withDefaults() (Options[K, V], error) {
 	}
 	return o, nil
 }
+
+// check refuses what no endpoint can do. The key must have been hashed: what
+// cannot be hashed cannot be compared.
+func (r *Request[K]) check() error {
+	if !validKey(r.Key) {
+		return &keyError[K]{key: r.Key, kind: ErrInvalidKey}
+	}
+	if r.TTL < 0 {
+		return &keyError[K]{key: r.Key, kind: optionError("Request.TTL", r.TTL, "0 or more", ErrInvalidTTL)}
+	}
+	return nil
+}
+
+// validKey refuses the zero key, which an event without an id would have, and
+// one with a NaN inside, which no later call would find.
+func validKey[K comparable](key K) bool {
+	var zero K
+	same := key
+	return key != zero && key == same
+}

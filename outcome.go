@@ -133,6 +133,27 @@ func (e *unknownError) Error() string {
 
 func (e *unknownError) Unwrap() []error { return []error{ErrOutcomeUnknown, e.error} }
 
+// outcome is how an attempt ended. Only a kept one is a result.
+type outcome[V any] struct {
+	value    V
+	err      error
+	kept     bool
+	unknown  bool // kept, and may be settled by Resolve
+	panicked bool // the effect did not return
+}
+
+// outcomeOf reads the marks in err's chain. It runs the Unwrap and As methods of
+// the caller's errors, so it must be called outside every lock.
+func outcomeOf[V any](value V, err error) outcome[V] {
+	end := outcome[V]{value: value, err: err, kept: err == nil}
+	if err != nil {
+		end.unknown = errors.Is(err, ErrOutcomeUnknown)
+		_, permanent := errors.AsType[*permanentError](err)
+		end.kept = end.unknown || permanent
+	}
+	return end
+}
+
 // A PanicError stands for an effect that did not return, where the panic
 // itself cannot go on: it is what waiters get with [Options].ShareFailure, the
 // caller with [Options].Detach, and what a key is held with after

@@ -1,0 +1,276 @@
+package idempotent
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A Record is a kept result as [Endpoint.Lookup] and [Endpoint.Records] show it
+// and [Endpoint.Restore] takes it back.
+type Record[V any] struct {
+	Value       V
+	Err         error // nil for a success
+	Fingerprint string
+	CompletedAt time.Time
+	ExpiresAt   time.Time // end of the window; zero = never ([Forever])
+}
+
+// A Claim is a key whose effect is running, as [Endpoint.InFlight] shows it.
+type Claim[K comparable] struct {
+	Key     K
+	Since   time.Time // when the running attempt took the claim
+	Waiters int
+}
+
+// Stats are counts since New and what is held now. Every call that has returned
+// counts as exactly one of Executed, Failed, Replayed, Shared and Refused; a
+// call that left its own effect ([Options].Detach) counts when that ends. The
+// counters are read one after another, not at one instant.
+type Stats struct {
+	Executed uint64 // effects that left a result, kept failures included
+	Failed   uint64 // effects that left none
+	Panicked uint64 // the part of Failed that did not return
+	Replayed uint64
+	Shared   uint64
+	Refused  uint64
+	Stale    uint64 // calls that took the claim of a key remembered as expired or evicted
+	Expired  uint64 // results whose window ended
+	Evicted  uint64 // results dropped early, for EvictOldest
+
+	InFlight int // running claims
+	Waiting  int // calls that wait for one of them
+	Retained int // kept results
+}
+
+// Stats returns the counters. It takes each shard's lock for a moment.
+func (e *Endpoint[K, V]) Stats() Stats {
+	e.expire() // so that Retained is exact, whatever the sweeper has done
+	var total Stats
+	if e.stale != nil {
+		total.Stale = e.stale.hits.Load()
+	}
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		total.Executed += s.executed
+		total.Failed += s.failed
+		total.Panicked += s.panicked
+		total.Shared += s.shared
+		total.Expired += s.results.expired
+		total.Evicted += s.results.evicted
+		total.InFlight += len(s.claims)
+		total.Waiting += s.waiting
+		total.Retained += len(s.results.byKey)
+		s.mu.Unlock()
+		total.Replayed += s.replayed.Load()
+		total.Refused += s.refused.Load()
+	}
+	return total
+}
+
+// InFlight returns the running claims, oldest first.
+func (e *Endpoint[K, V]) InFlight() []Claim[K] {
+	base := e.clock.time(0)
+	var claims []Claim[K]
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		for _, c := range s.claims {
+			claim := Claim[K]{Key: c.key, Since: base.Add(time.Duration(c.since))}
+			if l := c.line.Load(); l != nil {
+				claim.Waiters = l.len
+			}
+			claims = append(claims, claim)
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(claims, func(a, b Claim[K]) int { return a.Since.Compare(b.Since) })
+	return claims
+}
+
+// Lookup returns the key's kept result and changes nothing: no counter, no
+// window. A key that cannot be hashed panics as in a map.
+func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
+	r := e.look(e.shard(e.hash(key)), key)
+	if r == nil {
+		return Record[V]{}, false
+	}
+	return e.record(r), true
+}
+
+func (e *Endpoint[K, V]) record(r *result[K, V]) Record[V] {
+	base := e.clock.time(0)
+	record := Record[V]{
+		Value:       e.clone(r.value),
+		Err:         r.err,
+		Fingerprint: r.fingerprint,
+		CompletedAt: base.Add(time.Duration(r.completed)),
+	}
+	if r.ends != never {
+		record.ExpiresAt = base.Add(time.Duration(r.ends))
+	}
+	return record
+}
+
+// Forget drops the key's kept result, so that the next call runs, and says
+// whether there was one. The key is then not stale either, also if its result
+// had ended before. A running claim is not touched. A key that cannot be hashed
+// panics as in a map.
+func (e *Endpoint[K, V]) Forget(key K) bool {
+	s := e.shard(e.hash(key))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.results.get(key, e.clock.now())
+	if r != nil {
+		s.results.drop(r)
+		e.room.give()
+	}
+	e.stale.forget(key)
+	return r != nil
+}
+
+// Resolve settles an unknown outcome as done: value is the key's result from now
+// on, for [Options].TTL. False means that the key's outcome is not unknown, and
+// that nothing has changed. A key that cannot be hashed panics as in a map.
+func (e *Endpoint[K, V]) Resolve(key K, value V) bool {
+	s := e.shard(e.hash(key))
+	s.mu.Lock()
+	now := e.clock.now()
+	r := s.results.get(key, now)
+	if r == nil || !r.unknown {
+		s.mu.Unlock()
+		return false
+	}
+	s.results.drop(r)
+	ends := after(now, e.opts.TTL)
+	s.results.add(&result[K, V]{
+		key: key, value: value, fingerprint: r.fingerprint,
+		completed: now, ends: ends, order: e.nextOrder(),
+	})
+	s.mu.Unlock()
+	e.alarm.set(e.clock, ends)
+	return true
+}
+
+// Records yields the kept results for a snapshot, in no order. Every result that
+// is kept throughout the loop comes exactly once; one that is kept or dropped
+// meanwhile may come or not. No lock is held while the loop's body runs.
+func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
+	return func(yield func(K, Record[V]) bool) {
+		for i := range e.shards {
+			s := &e.shards[i]
+			s.mu.Lock()
+			kept := slices.Collect(maps.Values(s.results.byKey))
+			s.mu.Unlock()
+			for _, r := range kept {
+				if r.ends > e.clock.now() && !yield(r.key, e.record(r)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Restore takes records back whose window still runs, with the end they had, and
+// says how many. It skips invalid keys and those that are held, and stops at
+// Capacity. The window's end comes across a restart by the wall clock, the only
+// clock that can; within one process by the monotonic one.
+func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
+	for key, record := range records {
+		s := e.shard(e.hash(key))
+		end := outcomeOf(record.Value, record.Err)
+		wall, now := time.Now(), e.clock.now()
+		r := &result[K, V]{
+			key: key, value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
+			completed: after(now, record.CompletedAt.Sub(wall)), ends: never,
+		}
+		if !record.ExpiresAt.IsZero() {
+			r.ends = after(now, record.ExpiresAt.Sub(wall))
+		}
+		if e.opts.EvictOldest {
+			r.order = max(r.completed, -1<<61) - 1<<61 // before all that complete here
+		}
+		if !validKey(key) || r.ends <= now {
+			continue
+		}
+		switch held, full := e.putBack(s, r); {
+		case full:
+			return taken
+		case !held:
+			taken++
+			e.alarm.set(e.clock, r.ends)
+		}
+	}
+	return taken
+}
+
+// putBack adds a restored result, unless its key is held or there is no room.
+func (e *Endpoint[K, V]) putBack(s *shard[K, V], r *result[K, V]) (held, full bool) {
+	for {
+		s.mu.Lock()
+		held = s.claims[r.key] != nil || s.results.get(r.key, e.clock.now()) != nil
+		full = !held && !e.room.take()
+		if !held && !full {
+			s.results.add(r)
+			e.stale.forget(r.key)
+		}
+		s.mu.Unlock()
+		if !full || e.expire() == 0 {
+			return held, full
+		}
+	}
+}
+
+// Shutdown starts no more effects and waits for the running ones until ctx ends:
+// then it returns ctx's error, and may be called again. From now on a call for a
+// key without a result is refused with [ErrShutdown]; kept results are still
+// replayed, and the waiters of a running attempt get its outcome. Inside an
+// effect of this endpoint, with the effect's context, Shutdown would wait for
+// itself: it returns an error that matches [ErrDeadlock] at once, and the
+// endpoint is shut all the same.
+func (e *Endpoint[K, V]) Shutdown(ctx context.Context) error {
+	var drained []chan struct{}
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		s.closed = true
+		if len(s.claims) > 0 {
+			if s.drained == nil {
+				s.drained = make(chan struct{})
+			}
+			drained = append(drained, s.drained)
+		}
+		s.mu.Unlock()
+	}
+	if e.inside(ctx) {
+		return fmt.Errorf("%w: Shutdown inside an effect", ErrDeadlock)
+	}
+	for _, done := range drained {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("idempotent: shutdown: effects are still running: %w", contextError(ctx))
+		}
+	}
+	return nil
+}
+
+// inside reports whether ctx belongs to a running effect of this endpoint.
+func (e *Endpoint[K, V]) inside(ctx context.Context) bool {
+	for c := callerOf(ctx); c != nil; c = c.outer() {
+		if own, ok := c.(*claim[K, V]); ok {
+			s := e.shard(e.hash(own.key))
+			s.mu.Lock()
+			running := s.claims[own.key] == own
+			s.mu.Unlock()
+			if running {
+				return true
+			}
+		}
+	}
+	return false
+}
