@@ -1,0 +1,3 @@
+package idemredis_test
+
+func work(role string) { panic(role) }
