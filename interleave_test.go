@@ -137,6 +137,7 @@ func interleave(t *testing.T, seed uint64) (in *interleaving) {
 		select {
 		case <-done:
 			time.Sleep(slotsPerTurn * 1000 * in.grain) // what was left behind by Detach ends too
+			synctest.Wait()
 		case <-time.After(time.Hour):
 			// The blocked goroutines make the bubble panic: say first what to replay.
 			fmt.Fprintf(os.Stderr, "an interleaving hangs; replay: %s\n", replay)
