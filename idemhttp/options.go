@@ -1,0 +1,109 @@
+package idemhttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// An Executor runs a key's effect once and keeps its response: an
+// *idempotent.Endpoint[string, Response] in memory, or a guard over Redis or
+// SQL with the same method. The effect must be given the caller's values and
+// not the caller's cancellation (an Endpoint with PassCancel hands that on, and
+// with it a client that hangs up cancels the handler), and must have ended by
+// the time that nothing may be written to the client any more: an Executor that
+// runs it on another goroutine may return early, the middleware then waits.
+// Kept responses are shared and never changed, so no Clone is needed.
+type Executor interface {
+	Handle(ctx context.Context, req idempotent.Request[string],
+		effect func(context.Context) (Response, error)) (Response, idempotent.Verdict, error)
+}
+
+// Options say how a middleware behaves; the zero value is a good start. A
+// negative MaxBody or MaxResponse makes the middleware's constructor panic, as
+// it can return no error.
+type Options struct {
+	// Key finds the request's key; nil means the middleware's own rule. "" says
+	// that there is none. What it returns must be valid UTF-8 of at most 255
+	// bytes without control characters. A request without a key, or with a bad
+	// one, is refused with 400 and the error's text.
+	Key func(r *http.Request, body []byte) (string, error)
+
+	// Scope names the tenant or caller that the key belongs to. It is joined to
+	// the key without ambiguity, and is stored with it: hash it if it is secret.
+	// nil means one scope for all.
+	Scope func(r *http.Request) string
+
+	// Verify checks the request's signature before any key is claimed; an error
+	// is answered with 401, without its text. It is also asked for requests that
+	// carry no key and are let through. nil means no check.
+	Verify func(r *http.Request, body []byte) error
+
+	// Optional makes IdempotencyKey let requests without a key through.
+	Optional bool
+
+	// MaxBody is the most request bytes read, in bytes; a longer body is refused
+	// with 413 and nothing is run. 0 means 1 MiB.
+	MaxBody int64
+
+	// MaxResponse is the most bytes of a response body kept in memory. A longer
+	// body goes to Spill. 0 means 1 MiB.
+	MaxResponse int64
+
+	// MaxWait is how long a duplicate waits for a running attempt. 0 means 2 s,
+	// a negative value that it does not wait. It never bounds the handler.
+	MaxWait time.Duration
+
+	// Keep says which statuses are results, to be replayed; any other leaves the
+	// key free. nil means the middleware's own rule. It is asked once for each
+	// response, with its final status.
+	Keep func(status int) bool
+
+	// Spill takes bodies above MaxResponse. nil means that they are remembered
+	// as omitted.
+	Spill Spill
+}
+
+// A Spill stores response bodies that are too large for memory. Its methods
+// are called by several goroutines at once. The body of one Put ends with an
+// error other than io.EOF if the handler panicked; Put must then store nothing.
+type Spill interface {
+	// Put stores body whole, or returns an error. ref is what Open finds it by.
+	Put(ctx context.Context, key string, body io.Reader) (ref string, err error)
+	// Open returns a stored body from its beginning. If the reader also has
+	// Stat() (fs.FileInfo, error), its size becomes the Content-Length.
+	Open(ctx context.Context, ref string) (io.ReadCloser, error)
+}
+
+const (
+	defaultMaxBody     = 1 << 20
+	defaultMaxResponse = 1 << 20
+	defaultMaxWait     = 2 * time.Second
+)
+
+// withDefaults panics on values that no caller can mean.
+func (o Options) withDefaults(keep func(int) bool) Options {
+	if o.MaxBody < 0 {
+		panic(fmt.Sprintf("idemhttp: Options.MaxBody is %d, want 0 or more", o.MaxBody))
+	}
+	if o.MaxResponse < 0 {
+		panic(fmt.Sprintf("idemhttp: Options.MaxResponse is %d, want 0 or more", o.MaxResponse))
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = defaultMaxBody
+	}
+	if o.MaxResponse == 0 {
+		o.MaxResponse = defaultMaxResponse
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = defaultMaxWait
+	}
+	if o.Keep == nil {
+		o.Keep = keep
+	}
+	return o
+}
