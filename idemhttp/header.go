@@ -66,8 +66,8 @@ func parseKey(value string) (string, error) {
 
 // parseString reads the rest of a string after its opening quote.
 func parseString(rest string) (string, error) {
-	if end := strings.IndexByte(rest, '"'); end == len(rest)-1 && !strings.ContainsFunc(rest[:end], notPlain) {
-		return rest[:end], nil // the usual key needs no copy
+	if key, closed := strings.CutSuffix(rest, `"`); closed && !strings.ContainsFunc(key, notPlain) {
+		return key, nil // the usual key needs no copy
 	}
 	var key strings.Builder
 	for i := 0; i < len(rest); i++ {
@@ -94,7 +94,7 @@ func parseString(rest string) (string, error) {
 	return "", errUnclosed
 }
 
-func notPlain(c rune) bool { return c < ' ' || c > '~' || c == '\\' }
+func notPlain(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 
 func notBare(c rune) bool {
 	return c <= ' ' || c > '~' || c == '"' || c == '\\' || c == ',' || c == ';'

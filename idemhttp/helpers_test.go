@@ -3,6 +3,7 @@ package idemhttp_test
 import (
 	"errors"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,6 +73,7 @@ func try(server *httptest.Server, method, path, body string, headers ...string) 
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
+	r.Close = true // net/http closes a connection whose handler misbehaved, seen or unseen
 	client := *server.Client()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := client.Do(r)
@@ -84,7 +86,9 @@ func try(server *httptest.Server, method, path, body string, headers ...string) 
 }
 
 func serve(t testing.TB, h http.Handler) *httptest.Server {
-	server := httptest.NewServer(h)
+	server := httptest.NewUnstartedServer(h)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handlers here misbehave on purpose
+	server.Start()
 	t.Cleanup(server.Close)
 	return server
 }
