@@ -23,15 +23,15 @@ type world struct {
 
 // cell is one key.
 type cell struct {
-	holder      *call // whose claim it is; nil = free
+	holder      *visit // whose claim it is; nil = free
 	fingerprint string
-	line        []*call // longest first
-	kept        *kept
+	line        []*visit // longest first
+	kept        *modelResult
 	stale       bool
 	completed   time.Duration // of the result that is remembered as stale
 }
 
-type kept struct {
+type modelResult struct {
 	value           int
 	err             error
 	fingerprint     string
@@ -39,8 +39,8 @@ type kept struct {
 	order           int
 }
 
-// callModel is what the world knows of a call.
-type callModel struct {
+// visitModel is what the world knows of a call.
+type visitModel struct {
 	want    string
 	decided bool
 	dead    error         // ctx's, where the call came in
@@ -57,7 +57,7 @@ func (in *interleaving) check() []string {
 	events := in.ordered()
 	for i, ev := range events {
 		w.expire(ev.at)
-		again := slices.ContainsFunc(events[i+1:], func(next event) bool { return next.call == ev.call && next.where == ev.where })
+		again := slices.ContainsFunc(events[i+1:], func(next event) bool { return next.call == ev.call && next.where == "enter" })
 		w.apply(ev, again)
 	}
 	for _, c := range in.calls {
@@ -117,13 +117,16 @@ func (w *world) drop(cell *cell) {
 	cell.kept = nil
 }
 
+// apply moves the world by one critical section. again says that the call will
+// enter once more.
 func (w *world) apply(ev event, again bool) {
 	c, cell := ev.call, w.cell(ev.call.req.Key)
 	m := &c.model
 	switch ev.where {
 	case "look":
 		m.dead = c.deadBy(ev.at)
-		if cell.kept != nil {
+		// A look without the lock may miss what is there; "enter" looks again.
+		if cell.kept != nil && !again {
 			w.replay(c, cell)
 		}
 	case "enter":
@@ -166,27 +169,27 @@ func (w *world) apply(ev event, again bool) {
 }
 
 // decide says what the call must return.
-func (w *world) decide(c *call, want string) {
+func (w *world) decide(c *visit, want string) {
 	if c.model.decided {
 		w.fault("call %d is decided twice: %q, %q", c.id, c.model.want, want)
 	}
 	c.model.want, c.model.decided = want, true
 }
 
-func (w *world) refuse(c *call, why ...error) {
+func (w *world) refuse(c *visit, why ...error) {
 	w.stats.Refused++
-	w.decide(c, "refused 0 "+name(errors.Join(why...)))
+	w.decide(c, "refused 0 "+matches(errors.Join(why...)))
 }
 
 func differs(a, b string) bool { return a != "" && b != "" && a != b }
 
-func (w *world) replay(c *call, cell *cell) {
+func (w *world) replay(c *visit, cell *cell) {
 	if differs(cell.kept.fingerprint, c.req.Fingerprint) {
 		w.refuse(c, ErrMismatch)
 		return
 	}
 	w.stats.Replayed++
-	w.decide(c, fmt.Sprint("replayed ", cell.kept.value, " ", name(cell.kept.err)))
+	w.decide(c, fmt.Sprint("replayed ", cell.kept.value, " ", matches(cell.kept.err)))
 }
 
 func (w *world) enter(ev event, cell *cell, again bool) {
@@ -252,7 +255,7 @@ func (w *world) evict() bool {
 }
 
 // lead makes a call the holder of its key.
-func (w *world) lead(c *call, cell *cell, at time.Duration) {
+func (w *world) lead(c *visit, cell *cell, at time.Duration) {
 	cell.holder, c.model.since, c.model.led = c, at, true
 	if !c.model.heir || c.model.waits {
 		w.takeUp(c, cell, at)
@@ -260,7 +263,7 @@ func (w *world) lead(c *call, cell *cell, at time.Duration) {
 }
 
 // takeUp is the moment at which a call finds that it is the holder.
-func (w *world) takeUp(c *call, cell *cell, at time.Duration) {
+func (w *world) takeUp(c *visit, cell *cell, at time.Duration) {
 	if cell.stale && !(c.model.heir && c.deadBy(at) != nil) {
 		w.stats.Stale++
 	}
@@ -277,13 +280,13 @@ func (w *world) settle(ev event, cell *cell) {
 	left := opts.Detach && c.deadBy(ev.at) != nil
 	switch {
 	case left:
-		w.decide(c, "executed 0 "+name(errors.Join(ErrInFlight, c.dead)))
+		w.decide(c, "executed 0 "+matches(errors.Join(ErrInFlight, c.dead)))
 	case c.fault == panics && !opts.Detach:
 		w.decide(c, fmt.Sprint("panic effect ", c.id))
 	case c.fault == exits && !opts.Detach:
 		w.decide(c, "goexit")
 	default:
-		w.decide(c, fmt.Sprint("executed ", value, " ", name(err)))
+		w.decide(c, fmt.Sprint("executed ", value, " ", matches(err)))
 	}
 	if isKept {
 		w.stats.Executed++
@@ -294,7 +297,7 @@ func (w *world) settle(ev event, cell *cell) {
 		if err != nil && opts.FailureTTL != 0 {
 			ttl = opts.FailureTTL
 		}
-		w.keep(cell, &kept{value: value, err: err, fingerprint: cell.fingerprint, completed: ev.at, ends: ev.at + ttl})
+		w.keep(cell, &modelResult{value: value, err: err, fingerprint: cell.fingerprint, completed: ev.at, ends: ev.at + ttl})
 		cell.holder = nil
 		w.share(cell, value, err)
 		return
@@ -312,7 +315,7 @@ func (w *world) settle(ev event, cell *cell) {
 }
 
 // outcome is what the plan says about the end of a call's effect.
-func (w *world) outcome(c *call) (value int, err error, isKept bool) {
+func (w *world) outcome(c *visit) (value int, err error, isKept bool) {
 	value, err = c.id+1, fmt.Errorf("effect %d", c.id)
 	switch c.fault {
 	case succeeds:
@@ -332,7 +335,7 @@ func (w *world) outcome(c *call) (value int, err error, isKept bool) {
 	return value, err, false
 }
 
-func (w *world) keep(cell *cell, k *kept) {
+func (w *world) keep(cell *cell, k *modelResult) {
 	w.order++
 	k.order = w.order
 	if k.ends < k.completed {
@@ -345,7 +348,7 @@ func (w *world) keep(cell *cell, k *kept) {
 func (w *world) share(cell *cell, value int, err error) {
 	for _, c := range cell.line {
 		w.stats.Shared++
-		w.decide(c, fmt.Sprint("shared ", value, " ", name(err)))
+		w.decide(c, fmt.Sprint("shared ", value, " ", matches(err)))
 	}
 	cell.line = nil
 }
@@ -365,7 +368,7 @@ func (w *world) pass(cell *cell, at time.Duration) {
 	heir := cell.line[0]
 	cell.line = cell.line[1:]
 	heir.model.heir, cell.fingerprint = true, heir.req.Fingerprint
-	cell.line = slices.DeleteFunc(cell.line, func(c *call) bool {
+	cell.line = slices.DeleteFunc(cell.line, func(c *visit) bool {
 		gone := differs(cell.fingerprint, c.req.Fingerprint)
 		if gone {
 			w.refuse(c, ErrMismatch)
@@ -398,18 +401,18 @@ func (w *world) giveUp(ev event, cell *cell) {
 	w.pass(cell, ev.at)
 }
 
-func (w *world) lookup(c *call, cell *cell) {
+func (w *world) lookup(c *visit, cell *cell) {
 	if cell.kept == nil {
 		w.decide(c, "false 0 ok")
 		return
 	}
-	w.decide(c, fmt.Sprint("true ", cell.kept.value, " ", name(cell.kept.err)))
+	w.decide(c, fmt.Sprint("true ", cell.kept.value, " ", matches(cell.kept.err)))
 }
 
 func (w *world) resolve(ev event, cell *cell) {
 	settled := cell.kept != nil && errors.Is(cell.kept.err, ErrOutcomeUnknown)
 	if settled {
-		w.keep(cell, &kept{
+		w.keep(cell, &modelResult{
 			value: ev.call.id + 1, fingerprint: cell.kept.fingerprint,
 			completed: ev.at, ends: ev.at + w.in.opts.TTL,
 		})
@@ -423,7 +426,7 @@ func (w *world) shutdown(ev event) {
 	w.closed = true
 	w.decide(ev.call, ev.call.got)
 	dead := ev.call.deadBy(ev.call.returned)
-	if want := name(dead); ev.call.got != want && ev.call.got != "ok" {
+	if want := matches(dead); ev.call.got != want && ev.call.got != "ok" {
 		w.fault("Shutdown of call %d returned %q, want %q", ev.call.id, ev.call.got, want)
 	}
 }

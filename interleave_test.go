@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -55,10 +56,10 @@ const slotsPerTurn = 64
 type interleaving struct {
 	opts   Options[int, int]
 	grain  time.Duration // between two slots
-	shared bool          // all keys in one shard
+	spread uint64        // all keys apart, in one shard, or in one chain
 	began  time.Time
 	e      *Endpoint[int, int]
-	calls  []*call
+	calls  []*visit
 
 	mu        sync.Mutex
 	events    []event
@@ -70,7 +71,7 @@ type interleaving struct {
 // at this very instant.
 type event struct {
 	at    time.Duration
-	call  *call
+	call  *visit
 	where string
 }
 
@@ -85,8 +86,8 @@ const (
 	exits
 )
 
-// call is one operation of a client: its plan, and what came of it.
-type call struct {
+// visit is one operation of a client: its plan, and what came of it.
+type visit struct {
 	id          int
 	op          string
 	req         Request[int]
@@ -106,10 +107,10 @@ type call struct {
 	returned time.Duration
 	got      string
 
-	model callModel
+	model visitModel
 }
 
-type callName struct{}
+type visitName struct{}
 
 func interleave(t *testing.T, seed uint64) (in *interleaving) {
 	in = &interleaving{running: make(map[int]int)}
@@ -120,9 +121,7 @@ func interleave(t *testing.T, seed uint64) (in *interleaving) {
 		var err error
 		in.e, err = New(in.opts)
 		require.NoError(t, err)
-		if in.shared {
-			in.e.spread = 0
-		}
+		in.e.spread = in.spread
 		in.e.pause = in.pause
 		var wg sync.WaitGroup
 		for _, calls := range clients {
@@ -150,11 +149,11 @@ func interleave(t *testing.T, seed uint64) (in *interleaving) {
 }
 
 // plan draws the options, the calls and their faults.
-func (in *interleaving) plan(rng *rand.Rand) (clients [][]*call) {
+func (in *interleaving) plan(rng *rand.Rand) (clients [][]*visit) {
 	oneIn := func(n int) bool { return rng.IntN(n) == 0 }
 	in.grain = []time.Duration{1, 99991}[rng.IntN(2)]
 	turn := slotsPerTurn * in.grain
-	in.shared = oneIn(2)
+	in.spread = []uint64{math.MaxUint64, math.MaxUint32 << 32, 0}[rng.IntN(3)]
 	in.opts = Options[int, int]{
 		TTL:          time.Duration(1+rng.IntN(60)) * turn,
 		ShareFailure: oneIn(3),
@@ -181,10 +180,10 @@ func (in *interleaving) plan(rng *rand.Rand) (clients [][]*call) {
 		in.opts.OnStale = in.onStale
 	}
 	keys, faulty, ended := 1+rng.IntN(3), 1+rng.IntN(5), 1+rng.IntN(6)
-	clients = make([][]*call, 2+rng.IntN(4))
+	clients = make([][]*visit, 2+rng.IntN(4))
 	for i := range clients {
 		for range 1 + rng.IntN(5) {
-			c := &call{
+			c := &visit{
 				id: len(in.calls), op: "do", req: Request[int]{Key: 1 + rng.IntN(keys), NoWait: oneIn(8)},
 				takes: rng.IntN(12), before: rng.IntN(20), refuseStale: oneIn(3),
 				rng: rand.New(rand.NewPCG(rng.Uint64(), 1)),
@@ -219,14 +218,14 @@ func (in *interleaving) plan(rng *rand.Rand) (clients [][]*call) {
 }
 
 // end notes when and why the call's ctx ends; the first time counts.
-func (c *call) end(at time.Duration, why error) {
+func (c *visit) end(at time.Duration, why error) {
 	if c.dead == nil || at < c.diesAt {
 		c.diesAt, c.dead = at, why
 	}
 }
 
 // deadBy is ctx's error at an instant.
-func (c *call) deadBy(at time.Duration) error {
+func (c *visit) deadBy(at time.Duration) error {
 	if c.dead != nil && c.diesAt <= at {
 		return c.dead
 	}
@@ -236,7 +235,7 @@ func (c *call) deadBy(at time.Duration) error {
 func (in *interleaving) now() time.Duration { return time.Since(in.began) }
 
 // sleep ends at the call's own slot, turns later.
-func (in *interleaving) sleep(c *call, turns int) {
+func (in *interleaving) sleep(c *visit, turns int) {
 	turn := slotsPerTurn * in.grain
 	now := in.now()
 	time.Sleep((now/turn+1+time.Duration(turns))*turn + time.Duration(c.id)*in.grain - now)
@@ -244,7 +243,7 @@ func (in *interleaving) sleep(c *call, turns int) {
 
 // pause is the endpoint's hook.
 func (in *interleaving) pause(ctx context.Context, where string) {
-	c := ctx.Value(callName{}).(*call)
+	c := ctx.Value(visitName{}).(*visit)
 	// A select with two ready cases draws lots that no seed fixes. So a call whose
 	// ctx may end goes from its place in the line straight into the wait.
 	if where != "wait" || c.deadline == 0 && c.cancelAt == 0 {
@@ -258,14 +257,14 @@ func (in *interleaving) pause(ctx context.Context, where string) {
 	in.log(c, where)
 }
 
-func (in *interleaving) log(c *call, where string) {
+func (in *interleaving) log(c *visit, where string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.events = append(in.events, event{in.now(), c, where})
 }
 
 func (in *interleaving) onStale(ctx context.Context, key int, completed time.Time) error {
-	c := ctx.Value(callName{}).(*call)
+	c := ctx.Value(visitName{}).(*visit)
 	in.log(c, fmt.Sprint("stale since ", completed.Sub(in.began)))
 	if c.refuseStale {
 		return ErrStale
@@ -275,10 +274,10 @@ func (in *interleaving) onStale(ctx context.Context, key int, completed time.Tim
 
 // perform runs one operation, on a goroutine of its own where the effect may
 // take it along.
-func (in *interleaving) perform(c *call) {
+func (in *interleaving) perform(c *visit) {
 	in.sleep(c, c.before)
 	var ctx context.Context
-	ctx, c.cancel = context.WithCancel(context.WithValue(context.Background(), callName{}, c))
+	ctx, c.cancel = context.WithCancel(context.WithValue(context.Background(), visitName{}, c))
 	defer c.cancel()
 	if c.deadline > 0 {
 		turn := slotsPerTurn * in.grain
@@ -311,7 +310,7 @@ func (in *interleaving) perform(c *call) {
 	<-done
 }
 
-func (in *interleaving) operate(ctx context.Context, c *call) string {
+func (in *interleaving) operate(ctx context.Context, c *visit) string {
 	key := c.req.Key
 	if c.op != "do" {
 		in.log(c, c.op)
@@ -321,18 +320,18 @@ func (in *interleaving) operate(ctx context.Context, c *call) string {
 		return fmt.Sprint(in.e.Forget(key))
 	case "lookup":
 		r, ok := in.e.Lookup(key)
-		return fmt.Sprint(ok, " ", r.Value, " ", name(r.Err))
+		return fmt.Sprint(ok, " ", r.Value, " ", matches(r.Err))
 	case "resolve":
 		return fmt.Sprint(in.e.Resolve(key, c.id+1))
 	case "shutdown":
 		err := in.e.Shutdown(ctx)
-		return fmt.Sprint(name(err))
+		return fmt.Sprint(matches(err))
 	}
 	v, verdict, err := in.e.Handle(ctx, c.req, func(ctx context.Context) (int, error) { return in.effect(ctx, c) })
-	return fmt.Sprint(verdict, " ", v, " ", name(err))
+	return fmt.Sprint(verdict, " ", v, " ", matches(err))
 }
 
-func (in *interleaving) effect(ctx context.Context, c *call) (int, error) {
+func (in *interleaving) effect(ctx context.Context, c *visit) (int, error) {
 	in.enterEffect(c, ctx)
 	defer in.leaveEffect(c)
 	in.sleep(c, c.takes)
@@ -352,7 +351,7 @@ func (in *interleaving) effect(ctx context.Context, c *call) (int, error) {
 	return c.id + 1, nil
 }
 
-func (in *interleaving) enterEffect(c *call, ctx context.Context) {
+func (in *interleaving) enterEffect(c *visit, ctx context.Context) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if c.started {
@@ -370,7 +369,7 @@ func (in *interleaving) enterEffect(c *call, ctx context.Context) {
 	}
 }
 
-func (in *interleaving) leaveEffect(c *call) {
+func (in *interleaving) leaveEffect(c *visit) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.running[c.req.Key]--; in.running[c.req.Key] == 0 {
@@ -378,8 +377,8 @@ func (in *interleaving) leaveEffect(c *call) {
 	}
 }
 
-// name is what an error matches, in a fixed order.
-func name(err error) string {
+// matches is what an error matches, in a fixed order.
+func matches(err error) string {
 	if err == nil {
 		return "ok"
 	}
