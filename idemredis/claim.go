@@ -86,16 +86,18 @@ func (g *Guard[V]) record(ctx context.Context, c *claim, key string, s settlemen
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(settlePatience, max(time.Until(c.until), g.opts.Lease/3)))
 	defer cancel()
 	pause := newPauses()
-	for {
+	for cause := error(nil); ; {
 		ours, err := g.settle(ctx, c.name, c.token, s)
 		switch {
 		case err == nil && ours:
 			return nil
 		case err == nil:
 			return ErrLeaseLost
+		case cause == nil || ctx.Err() == nil: // that the time is over says less than what took it
+			cause = err
 		}
 		if !pause.wait(ctx) {
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return fmt.Errorf("%w: %w", ErrUnavailable, cause)
 		}
 	}
 }

@@ -19,7 +19,8 @@ end
 if state then return {state, read('value', 'ref', 'error')} end
 if lease == '0' then return {'free'} end
 
-redis.call('DEL', key)
+-- The first write of a free key is one that Redis refuses when out of memory.
+if owner then redis.call('DEL', key) end
 redis.call('HSET', key, 'state', 'claim', 'token', token, 'lease', whole(now + lease))
 if print ~= '' then redis.call('HSET', key, 'print', print) end
 if waited == '1' then redis.call('HSET', key, 'waited', '1') end

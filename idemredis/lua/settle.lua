@@ -10,10 +10,11 @@ if to ~= 'never' and not alive(ends) then return 0 end
 if to == 'free' or to == 'never' then
   redis.call('DEL', key)
 else
+  -- As in renew.lua: what has happened is recorded out of memory too.
+  redis.call('HDEL', key, 'lease', 'waited')
   redis.call('HSET', key, 'state', to, 'done', whole(now))
   redis.call('HSET', key, ref == '' and 'value' or 'ref', ref == '' and value or ref)
   if text ~= '' then redis.call('HSET', key, 'error', text) end
-  redis.call('HDEL', key, 'lease', 'waited')
   keep(window)
 end
 -- Nothing is rolled back here: a message that cannot be sent must not undo the answer.
