@@ -1,4 +1,4 @@
-package reliability
+package linear
 
 import (
 	"flag"
@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	linearOps  = flag.Int("linear.ops", 200_000, "operations to record and check")
-	linearSeed = flag.Uint64("linear.seed", 0, "of the histories' plans; 0 = the time")
+	linearOps  = flag.Int("ops", 200_000, "operations to record and check")
+	linearSeed = flag.Uint64("seed", 0, "of the histories' plans; 0 = the time")
 )
 
 // action is what one critical section does to one key.
