@@ -160,9 +160,14 @@ func (g *guard) run(w http.ResponseWriter, r *http.Request, next http.Handler, b
 	c.wait.Context, c.wait.limit, c.wait.stopped = r.Context(), g.opts.MaxWait, req.NoWait
 	defer c.wait.release()
 	response, _, err := g.ex.Handle(&c.wait, req, c.effect)
-	switch {
-	case c.close():
+	if c.close() {
 		c.settle(err) // the handler has answered
+		return
+	}
+	if g.opts.Key == nil && g.opts.Verify == nil { // else who knows who has kept it
+		recycle(body)
+	}
+	switch {
 	case err != nil:
 		refusal(err).write(w)
 	default:
