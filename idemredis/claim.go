@@ -108,7 +108,7 @@ func (g *Guard[V]) settle(ctx context.Context, name, token string, s settlement)
 	if s.to == free || s.to == never {
 		message = rangFree
 	}
-	return g.ask(ctx, settleScript, name, token, s.to, window(s.window), s.value, s.ref, s.text, g.bell.channel, message+name)
+	return g.yes(ctx, settleScript, name, token, s.to, window(s.window), s.value, s.ref, s.text, g.bell.channel, message+name)
 }
 
 // hold starts to renew the claim, and returns the effect's context.
@@ -119,7 +119,7 @@ func (g *Guard[V]) hold(ctx context.Context, e entry, sent time.Time) (context.C
 	effectCtx, cancel := context.WithCancelCause(effectCtx)
 	c := &claim{name: e.name, token: e.token, cancel: cancel, lease: g.opts.Lease, until: sent.Add(g.opts.Lease)}
 	c.renew = func(ctx context.Context) (bool, error) {
-		return g.ask(ctx, renewScript, e.name, e.token, g.lease, g.opts.OnLostLease.String())
+		return g.yes(ctx, renewScript, e.name, e.token, g.lease, g.opts.OnLostLease.String())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -148,7 +148,7 @@ func TestKilledWorkers(t *testing.T) {
 		require.Zero(t, a.repeated, "an effect was entered again after its worker died")
 		require.Positive(t, a.unknown, "no kill hit a running effect: the rig is blind")
 	})
-	require.NoError(t, dial(t, s.addr).FlushAll(t.Context()).Err())
+	s.reset(t)
 	t.Run("run again with a keyed effect: none twice, none lost, none unknown", func(t *testing.T) {
 		a := torment(t, "again, keyed", s, n, kill).account()
 		a.log(t, "kills", n)
@@ -157,7 +157,7 @@ func TestKilledWorkers(t *testing.T) {
 		require.Zero(t, a.unknown)
 		require.Positive(t, a.repeated, "no effect was entered again: the rig is blind")
 	})
-	require.NoError(t, dial(t, s.addr).FlushAll(t.Context()).Err())
+	s.reset(t)
 	t.Run("control: run again without a keyed effect doubles", func(t *testing.T) {
 		a := torment(t, "again", s, n/5, kill).account()
 		a.log(t, "kills", n/5)
@@ -168,6 +168,24 @@ func TestKilledWorkers(t *testing.T) {
 		a.log(t, "kills", 30)
 		require.Positive(t, a.doubled, "the rig is blind")
 	})
+}
+
+func TestFiftyProcesses(t *testing.T) {
+	s := startServer(t)
+	c, err := newCrew("once", s.addr, t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.client.Close() })
+	const processes = 50
+	var all []*exec.Cmd
+	for range processes {
+		all = append(all, c.startWorker("once", s.addr))
+	}
+	require.NoError(t, c.client.Set(t.Context(), "go", "1", 0).Err())
+	for _, worker := range all {
+		require.NoError(t, worker.Wait())
+	}
+	require.Equal(t, map[int]int{0: processes}, c.notes("acknowledged"))
+	require.Equal(t, map[int]int{0: 1}, c.notes("effect"))
 }
 
 func TestFrozenWorkers(t *testing.T) {

@@ -36,9 +36,8 @@ func New[V any](client redis.UniversalClient, opts Options) (*Guard[V], error) {
 	}
 	g := &Guard[V]{client: client, opts: opts, lease: milliseconds(opts.Lease)}
 	g.bell = bell{client: client, channel: g.name("")}
-	g.drops.drop = func(ctx context.Context, name, token string) error {
-		_, err := g.settle(ctx, name, token, settlement{to: never})
-		return err
+	g.drops.drop = func(name, token string) (bool, error) {
+		return g.settle(context.Background(), name, token, settlement{to: never})
 	}
 	return g, nil
 }
@@ -143,9 +142,38 @@ type answer struct {
 	kept  kept          // of a kept result
 }
 
-// enter asks Redis once. If its answer is lost, the claim that may have been
-// made is given up behind the caller's back: the effect has not run.
+// enter asks Redis once, for as long as ctx lives. A caller that leaves does not
+// call the question back: it may be on its way, and only the answer says
+// whether there is a claim to give up.
 func (g *Guard[V]) enter(ctx context.Context, e entry) (answer, error) {
+	if ctx.Done() == nil {
+		return g.ask(ctx, e)
+	}
+	type said struct {
+		answer
+		err error
+	}
+	reply := make(chan said, 1)
+	go func() {
+		got, err := g.ask(context.WithoutCancel(ctx), e)
+		reply <- said{got, err}
+	}()
+	select {
+	case got := <-reply:
+		return got.answer, got.err
+	case <-ctx.Done():
+		go func() {
+			if got := <-reply; got.what == claimed {
+				g.drops.add(e.name, e.token)
+			}
+		}()
+		return answer{}, contextError(ctx, e.req.Key)
+	}
+}
+
+// ask asks Redis once. If its answer is lost, the claim that may have been made
+// is given up behind the caller's back: the effect has not run.
+func (g *Guard[V]) ask(ctx context.Context, e entry) (answer, error) {
 	lease := g.lease
 	if e.look {
 		lease = "0"
@@ -157,9 +185,6 @@ func (g *Guard[V]) enter(ctx context.Context, e entry) (answer, error) {
 	}
 	if !e.look && !answered(err) {
 		g.drops.add(e.name, e.token)
-	}
-	if ctx.Err() != nil {
-		return answer{}, contextError(ctx, e.req.Key)
 	}
 	return answer{}, unavailable(e.req.Key, err)
 }

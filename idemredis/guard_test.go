@@ -1,11 +1,13 @@
 package idemredis_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/idemredis"
 	"github.com/idempotent-go/idempotent/idemtest"
 )
@@ -24,37 +26,63 @@ func abilities(second func(*testing.T, idemtest.Guard) idemtest.Guard) idemtest.
 	}
 }
 
-func conforms(t *testing.T, addr func(t *testing.T) string, opts idemredis.Options) {
-	open := func(t *testing.T, addr string) idemtest.Guard {
-		g, err := idemredis.New[[]byte](dial(t, addr), opts)
+// conforms runs the suite; dial returns a new process's client, reset empties
+// the store.
+func conforms(t *testing.T, opts idemredis.Options, dial func(*testing.T) redis.UniversalClient, reset func(*testing.T)) {
+	open := func(t *testing.T) idemtest.Guard {
+		g, err := idemredis.New[[]byte](dial(t), opts)
 		require.NoError(t, err)
 		return g
 	}
-	var current string // the cases run one after another
 	idemtest.Run(t, func(t *testing.T) idemtest.Guard {
-		current = addr(t)
-		return open(t, current)
-	}, abilities(func(t *testing.T, _ idemtest.Guard) idemtest.Guard { return open(t, current) }))
+		reset(t)
+		return open(t)
+	}, abilities(func(t *testing.T, _ idemtest.Guard) idemtest.Guard { return open(t) }))
 }
 
 func TestGuardConforms(t *testing.T) {
-	t.Run("redis-server", func(t *testing.T) {
-		s := startServer(t)
-		conforms(t, flushed(s), idemredis.Options{})
+	for name, opts := range map[string]idemredis.Options{
+		"on redis-server": {},
+		"on redis-server, run again after a lost lease": {OnLostLease: idemredis.RunAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			conforms(t, opts, func(t *testing.T) redis.UniversalClient { return dial(t, s.addr) }, s.reset)
+		})
+	}
+	t.Run("on miniredis", func(t *testing.T) {
+		t.Parallel()
+		var addr string
+		conforms(t, idemredis.Options{},
+			func(t *testing.T) redis.UniversalClient { return dial(t, addr) },
+			func(t *testing.T) { addr = miniServer(t) })
 	})
-	t.Run("redis-server, run again", func(t *testing.T) {
-		s := startServer(t)
-		conforms(t, flushed(s), idemredis.Options{OnLostLease: idemredis.RunAgain})
-	})
-	t.Run("miniredis", func(t *testing.T) {
-		conforms(t, func(t *testing.T) string { return miniServer(t) }, idemredis.Options{})
+	t.Run("on a cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := twoNodes(t)
+		conforms(t, idemredis.Options{}, func(*testing.T) redis.UniversalClient { return cluster }, func(t *testing.T) {
+			require.NoError(t, cluster.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+				return node.FlushAll(ctx).Err()
+			}))
+		})
 	})
 }
 
-// flushed gives each case the server with an empty store.
-func flushed(s *server) func(*testing.T) string {
-	return func(t *testing.T) string {
-		require.NoError(t, redis.NewClient(&redis.Options{Addr: s.addr}).FlushAll(t.Context()).Err())
-		return s.addr
+func TestMoved(t *testing.T) {
+	cluster := twoNodes(t)
+	guard := newGuard(t, dial(t, cluster.Options().Addrs[0]), idemredis.Options{})
+	moved := 0
+	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		_, verdict, err := guard.Handle(t.Context(), request(key), gives(key))
+		if err == nil {
+			continue
+		}
+		moved++
+		require.ErrorIs(t, err, idemredis.ErrUnavailable)
+		require.ErrorContains(t, err, "MOVED")
+		require.Equal(t, idempotent.Refused, verdict)
 	}
+	require.Positive(t, moved, "a plain client asked only for what its node has")
+	require.Less(t, moved, 8)
 }

@@ -83,9 +83,10 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-func (s *server) signal(t testing.TB, sig syscall.Signal) {
+// reset empties the store.
+func (s *server) reset(t *testing.T) {
 	t.Helper()
-	require.NoError(t, s.cmd.Process.Signal(sig))
+	require.NoError(t, dial(t, s.addr).FlushAll(t.Context()).Err())
 }
 
 // dial returns a client of its own, as another process would have.

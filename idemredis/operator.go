@@ -14,7 +14,7 @@ import (
 // lease: forget it once you know that the effect did not happen. A running
 // claim is left alone.
 func (g *Guard[V]) Forget(ctx context.Context, key string) (bool, error) {
-	had, err := g.ask(ctx, forgetScript, g.name(key))
+	had, err := g.yes(ctx, forgetScript, g.name(key))
 	if err != nil {
 		return false, unavailable(key, err)
 	}
@@ -29,7 +29,7 @@ func (g *Guard[V]) Resolve(ctx context.Context, key string, value V) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	had, err := g.ask(ctx, resolveScript, g.name(key), data, ref, window(g.opts.TTL))
+	had, err := g.yes(ctx, resolveScript, g.name(key), data, ref, window(g.opts.TTL))
 	if err != nil {
 		return false, unavailable(key, err)
 	}

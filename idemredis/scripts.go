@@ -65,8 +65,8 @@ const (
 	stateOmitted = "omitted" // it succeeded, its value was not kept
 )
 
-// ask runs a script that answers 1 for yes.
-func (g *Guard[V]) ask(ctx context.Context, script *redis.Script, name string, args ...any) (bool, error) {
+// yes runs a script that answers 1 for yes.
+func (g *Guard[V]) yes(ctx context.Context, script *redis.Script, name string, args ...any) (bool, error) {
 	yes, err := script.Run(ctx, g.client, []string{name}, args...).Int()
 	return yes == 1, err
 }

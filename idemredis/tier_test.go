@@ -27,8 +27,9 @@ func openTier(t *testing.T, addr string) *idempotent.Tier[[]byte] {
 // The suite forgets through one guard and calls through the other. Two tiers
 // would fail it by design: the other process's memory lasts to the window's end.
 func TestTierConforms(t *testing.T) {
+	s := startServer(t)
 	for name, addr := range map[string]func(*testing.T) string{
-		"redis-server": flushed(startServer(t)),
+		"redis-server": func(t *testing.T) string { s.reset(t); return s.addr },
 		"miniredis":    func(t *testing.T) string { return miniServer(t) },
 	} {
 		t.Run(name, func(t *testing.T) {

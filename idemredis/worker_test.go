@@ -57,6 +57,15 @@ func work(protocol string) {
 	if err != nil {
 		panic(err)
 	}
+	if protocol == "once" {
+		fmt.Println("at work")
+		for c.client.Exists(context.Background(), "go").Val() == 0 {
+			<-time.After(time.Millisecond)
+		}
+		for !c.handle(context.Background(), 0) {
+		}
+		return
+	}
 	for lane := range lanes {
 		go func() {
 			for key := c.newest(lane); ; {
