@@ -108,15 +108,13 @@ func (r *rig) letWait(key string) {
 		synctest.Wait()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
 	defer cancel()
 	probe := r.call(ctx, 0, idempotent.Request[string]{Key: key}, func(context.Context) ([]byte, error) {
 		r.Errorf("key %q: a second effect started beside the first", key)
 		return nil, nil
 	})
-	require.ErrorIs(r, probe.err, idempotent.ErrInFlight)
-	require.ErrorIs(r, probe.err, context.DeadlineExceeded)
-	require.Equal(r, idempotent.Refused, probe.verdict)
+	r.refused(probe, context.DeadlineExceeded)
 }
 
 // waited checks the verdict of a call that was started while the attempt ran.

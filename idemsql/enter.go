@@ -1,0 +1,277 @@
+package idemsql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// An outcome is what a call returns.
+type outcome[V any] struct {
+	value   V
+	verdict idempotent.Verdict
+	err     error
+	kept    bool // its own effect's result was recorded
+}
+
+func refused[V any](err error) *outcome[V] { return &outcome[V]{err: err} }
+
+// A claim is a row that is this attempt's until its transaction or lease ends.
+type claim struct {
+	token string
+	id    string // of the row, for as long as the claim's transaction lasts
+	stale bool   // the key had a result whose window has ended
+	// completed is when, in the dialect's units.
+	completed int64
+}
+
+// A caller is the part of an effect's context that knows what the effect holds.
+type caller struct {
+	db                   *sql.DB
+	table, consumer, key string
+	writing              bool // in an open transaction
+	parent               *caller
+}
+
+type callerName struct{}
+
+func callerOf(ctx context.Context) *caller {
+	c, _ := ctx.Value(callerName{}).(*caller)
+	return c
+}
+
+// effectContext has ctx's values and not its end.
+func (in *Inbox[V]) effectContext(ctx context.Context, key string, writing bool) context.Context {
+	c := &caller{in.db, in.opts.Table, in.opts.Consumer, key, writing, callerOf(ctx)}
+	return context.WithValue(context.WithoutCancel(ctx), callerName{}, c)
+}
+
+// check refuses what needs no database to be refused.
+func (in *Inbox[V]) check(ctx context.Context, req idempotent.Request[string]) error {
+	if err := checkKey(req.Key); err != nil {
+		return err
+	}
+	if req.TTL < 0 {
+		return &keyError{req.Key, []error{idempotent.ErrInvalidTTL}, fmt.Errorf("Request.TTL is %v, want 0 or more", req.TTL)}
+	}
+	if ctx.Err() != nil {
+		return &keyError{req.Key, nil, contextError(ctx)}
+	}
+	for c := callerOf(ctx); c != nil; c = c.parent {
+		if c.db == in.db && c.table == in.opts.Table && c.consumer == in.opts.Consumer && c.key == req.Key {
+			return deadlock(req.Key)
+		}
+	}
+	return nil
+}
+
+func deadlock(key string) error { return &keyError{key, []error{idempotent.ErrDeadlock}, nil} }
+
+// lockedOut reports that the call is made inside a Process on the same SQLite
+// file, which admits no second writer.
+func (in *Inbox[V]) lockedOut(ctx context.Context) bool {
+	for c := callerOf(ctx); c != nil; c = c.parent {
+		if c.writing && c.db == in.db && in.opts.Dialect == SQLite {
+			return true
+		}
+	}
+	return false
+}
+
+// enter claims the key in a new transaction, which it leaves open, or answers
+// the call without one. If it can do neither, the error says why, and turns
+// knows whether another turn may help. lease nil: the claim is the
+// transaction's.
+func (in *Inbox[V]) enter(ctx context.Context, t *turns, req idempotent.Request[string], lease any) (*sql.Tx, claim, *outcome[V], error) {
+	none := claim{}
+	if lease != nil || in.opts.Dialect == SQLite {
+		// SQLite's one writer may be busy with another key: a replay must not wait for it.
+		r, err := in.lookOnce(ctx, in.db, req.Key)
+		if err != nil {
+			return nil, none, nil, in.interrupted(ctx, err, ErrUnavailable)
+		}
+		if r != nil && !in.free(r) {
+			o, err := in.answer(t, req, r)
+			return nil, none, o, err
+		}
+		t.missed = true
+		if in.lockedOut(ctx) {
+			return nil, none, nil, deadlock(req.Key)
+		}
+	}
+	waiting, cancel := in.patience(ctx, req)
+	defer cancel()
+	tx, err := in.begin(waiting)
+	if err != nil {
+		return nil, none, nil, in.interrupted(waiting, err, ErrUnavailable)
+	}
+	c, r, err := in.claimIn(waiting, tx, req, lease)
+	if err == nil && c.id != "" {
+		return tx, c, nil, nil
+	}
+	rollBack(tx)
+	switch {
+	case err != nil:
+		return nil, none, nil, in.interrupted(waiting, err, idempotent.ErrInFlight)
+	case r == nil:
+		return nil, none, nil, errMoved
+	}
+	o, err := in.answer(t, req, r)
+	return nil, none, o, err
+}
+
+// sqlitePatience is how long a call with NoWait asks for the writer's place:
+// SQLite cannot say whether it is taken but by trying.
+const sqlitePatience = 250 * time.Millisecond
+
+func (in *Inbox[V]) patience(ctx context.Context, req idempotent.Request[string]) (context.Context, context.CancelFunc) {
+	if req.NoWait && in.opts.Dialect == SQLite {
+		return context.WithTimeoutCause(ctx, sqlitePatience, errRunning)
+	}
+	return ctx, func() {}
+}
+
+// claimIn is claim, but with NoWait it does not wait for a lock.
+func (in *Inbox[V]) claimIn(ctx context.Context, tx *sql.Tx, req idempotent.Request[string], lease any) (claim, *row, error) {
+	if !req.NoWait || in.opts.Dialect == SQLite {
+		return in.claim(ctx, tx, req, lease)
+	}
+	if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '5ms'`); err != nil {
+		return claim{}, nil, err
+	}
+	c, r, err := in.claim(ctx, tx, req, lease)
+	if state, ok := errors.AsType[sqlState](err); ok && state.SQLState() == "55P03" {
+		return c, r, errRunning
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `SET LOCAL lock_timeout TO DEFAULT`)
+	}
+	return c, r, err
+}
+
+// interrupted makes an error of kind of one that the end of ctx has caused.
+func (in *Inbox[V]) interrupted(ctx context.Context, err error, kind error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case context.Cause(ctx) == errRunning:
+		return errRunning
+	}
+	if stats := in.db.Stats(); kind == ErrUnavailable && stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections {
+		kind = ErrPoolExhausted
+	} else if in.opts.Dialect == SQLite {
+		kind = idempotent.ErrInFlight // BEGIN waits for the one writer
+	}
+	return &callError{kind, contextError(ctx)}
+}
+
+// A callError is a keyError to be: turns adds the key.
+type callError struct{ kind, cause error }
+
+func (e *callError) Error() string   { return e.kind.Error() + ": " + e.cause.Error() }
+func (e *callError) Unwrap() []error { return []error{e.kind, e.cause} }
+
+// begin waits for a connection until ctx ends. The transaction is not bound to
+// ctx: database/sql would roll it back under the effect.
+func (in *Inbox[V]) begin(ctx context.Context) (*sql.Tx, error) {
+	bound, release := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, release)
+	tx, err := in.db.BeginTx(bound, &sql.TxOptions{Isolation: in.opts.Isolation})
+	if !stop() && err == nil {
+		rollBack(tx)
+		err = ctx.Err()
+	}
+	return tx, err
+}
+
+// rollBack ends tx without effect. Its error changes nothing: a transaction
+// whose connection is lost is rolled back by the server.
+func rollBack(tx *sql.Tx) { _ = tx.Rollback() }
+
+// claim makes the key's row this attempt's, or returns the row that is in the
+// way, or neither: then the row has changed in between, and nothing may be
+// concluded from that.
+func (in *Inbox[V]) claim(ctx context.Context, q querier, req idempotent.Request[string], lease any) (claim, *row, error) {
+	c := claim{token: newToken()}
+	args := []any{req.Key, in.opts.Consumer, c.token, []byte(req.Fingerprint), lease}
+	r := new(row)
+	id, err := in.insert(ctx, q, r, args)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return c, nil, nil
+	case err != nil:
+		return c, nil, err
+	case id.Valid:
+		c.id = id.String
+		return c, nil, nil
+	case !in.free(r):
+		return c, r, nil
+	}
+	err = q.QueryRowContext(ctx, in.sql.takeOver, append(args, r.token)...).Scan(&c.id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, nil, nil
+	}
+	c.stale, c.completed = r.processed.Valid, r.processed.Int64
+	return c, nil, err
+}
+
+// insert inserts the row and returns its id, or reads the one that is there.
+func (in *Inbox[V]) insert(ctx context.Context, q querier, r *row, args []any) (id sql.NullString, err error) {
+	if in.opts.Dialect == Postgres {
+		return r.scan(q.QueryRowContext(ctx, in.sql.claim, args...))
+	}
+	err = q.QueryRowContext(ctx, in.sql.claim, args...).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return r.scan(q.QueryRowContext(ctx, in.sql.look, args[:2]...))
+	}
+	return id, err
+}
+
+// free reports that the row does not stop a new attempt.
+func (in *Inbox[V]) free(r *row) bool {
+	return r.over && (r.state != claimed || in.opts.OnLostLease == RunAgain)
+}
+
+// answer makes the call's outcome of a row that is in its way, or errRunning.
+func (in *Inbox[V]) answer(t *turns, req idempotent.Request[string], r *row) (*outcome[V], error) {
+	o := &outcome[V]{verdict: idempotent.Replayed}
+	if t.missed {
+		o.verdict = idempotent.Shared // it was not there when this call came
+	}
+	switch {
+	case r.mismatch(req.Fingerprint):
+		return refused[V](&keyError{req.Key, []error{idempotent.ErrMismatch}, nil}), nil
+	case r.state == claimed && r.over:
+		o.err = abandoned(req.Key)
+		return o, nil
+	case r.state == claimed:
+		return nil, errRunning
+	}
+	rec, err := in.record(req.Key, r)
+	if err != nil {
+		return refused[V](err), nil
+	}
+	o.value, o.err = rec.Value, rec.Err
+	return o, nil
+}
+
+// abandoned is the outcome of a claim whose lease has lapsed.
+func abandoned(key string) error {
+	return &keyError{key, []error{idempotent.ErrOutcomeUnknown}, errors.New("the lease of its attempt has lapsed")}
+}
+
+// admitStale asks OnStale whether a stale key may run again.
+func (in *Inbox[V]) admitStale(ctx context.Context, key string, c claim) error {
+	if !c.stale {
+		return nil
+	}
+	in.stats.stale.Add(1)
+	if in.opts.OnStale == nil {
+		return nil
+	}
+	return in.opts.OnStale(ctx, key, in.opts.Dialect.time(c.completed))
+}

@@ -1,0 +1,124 @@
+package idemsql
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// The states of a row.
+const (
+	claimed = "claimed" // an attempt runs, or its lease has lapsed
+	done    = "done"
+	failed  = "failed"  // a kept failure: Permanent
+	unknown = "unknown" // a kept failure: Unknown
+)
+
+// A row is what the table knows of a key.
+type row struct {
+	state              string
+	token              string // of the attempt that wrote it
+	fingerprint        []byte
+	result, failure    []byte
+	checksum           sql.NullInt64
+	processed, expires sql.NullInt64 // in the dialect's units; expires NULL: Forever
+	over               bool          // it no longer holds the key
+}
+
+// scan reads one line of statements.claim or look. id is the new row's, or not
+// valid if the line is of a row that was there already.
+func (r *row) scan(line *sql.Row) (id sql.NullString, err error) {
+	err = line.Scan(&id, &r.state, &r.token, &r.fingerprint, &r.result, &r.failure,
+		&r.checksum, &r.processed, &r.expires, &r.over)
+	return id, err
+}
+
+// mismatch reports that the row's request is known to be another one.
+func (r *row) mismatch(fingerprint string) bool {
+	return fingerprint != "" && len(r.fingerprint) > 0 && string(r.fingerprint) != fingerprint
+}
+
+// A keptError stands for the error that an earlier attempt left.
+type keptError struct {
+	text    string
+	unknown bool
+}
+
+func (e *keptError) Error() string { return e.text }
+
+func (e *keptError) Is(target error) bool {
+	return e.unknown && target == idempotent.ErrOutcomeUnknown
+}
+
+// kept returns the failure that is the row's result, or nil.
+func (r *row) kept() error {
+	switch r.state {
+	case failed:
+		return idempotent.Permanent(&keptError{text: string(r.failure)})
+	case unknown:
+		return &keptError{text: string(r.failure), unknown: true}
+	}
+	return nil
+}
+
+// A settlement is what an attempt leaves in its row.
+type settlement struct {
+	state           string
+	window          time.Duration
+	result, failure []byte
+}
+
+// args are those of statements.settle and settleAt; where names the row.
+func (s settlement) args(d Dialect, token string, where ...any) []any {
+	return append([]any{s.state, d.window(s.window), s.result, s.failure, checksum(s.result), token}, where...)
+}
+
+// settlement makes one of the attempt's end. free says that nothing is kept:
+// the key goes on to the next attempt.
+func (in *Inbox[V]) settlement(req idempotent.Request[string], value V, failure error) (s settlement, free bool, err error) {
+	s = settlement{state: done, window: in.opts.TTL}
+	if req.TTL != 0 {
+		s.window = req.TTL
+	}
+	if failure != nil {
+		switch {
+		case errors.Is(failure, idempotent.ErrOutcomeUnknown):
+			s.state = unknown
+		case idempotent.IsPermanent(failure):
+			s.state = failed
+		default:
+			return s, true, nil
+		}
+		s.failure = []byte(failure.Error())
+		if in.opts.FailureTTL != 0 {
+			s.window = in.opts.FailureTTL
+		}
+	}
+	s.result, err = in.codec.Marshal(value)
+	if err != nil {
+		return s, false, fmt.Errorf("encoding the result: %w", err)
+	}
+	return s, false, nil
+}
+
+// record decodes a settled row.
+func (in *Inbox[V]) record(key string, r *row) (idempotent.Record[V], error) {
+	rec := idempotent.Record[V]{
+		Err:         r.kept(),
+		Fingerprint: string(r.fingerprint),
+		CompletedAt: in.opts.Dialect.time(r.processed.Int64),
+	}
+	if r.expires.Valid {
+		rec.ExpiresAt = in.opts.Dialect.time(r.expires.Int64)
+	}
+	if !r.checksum.Valid || checksum(r.result) != r.checksum.Int64 {
+		return idempotent.Record[V]{}, fail(key, errors.New("checksum does not fit"), ErrCorrupt)
+	}
+	if err := in.codec.Unmarshal(r.result, &rec.Value); err != nil {
+		return idempotent.Record[V]{}, fail(key, err, ErrCorrupt)
+	}
+	return rec, nil
+}
