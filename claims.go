@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // shard is the part of the keys that share a lock. Claims and results of a key
@@ -12,15 +11,13 @@ import (
 // section, and so are keeping its result and giving the claim up.
 type shard[K comparable, V any] struct {
 	mu      sync.Mutex
-	claims  map[K]*claim[K, V]
+	claims  claimSet[K, V]
 	results results[K, V]
 	waiting int           // calls in the claims' lines
 	closed  bool          // no claim starts an effect any more
 	drained chan struct{} // made by Shutdown, closed when no claim is left
 
 	executed, failed, panicked, shared uint64
-
-	replayed, refused atomic.Uint64 // not under mu
 
 	_ [64]byte // the next shard's lock is not on this one's cache line
 }
@@ -62,30 +59,38 @@ type waiter[K comparable, V any] struct {
 	err   error        // why this call is refused
 }
 
-// entrant is a call that comes to a shard.
-type entrant[K comparable, V any] struct {
+// call is one call on its way through the endpoint.
+type call[K comparable, V any] struct {
 	ctx    context.Context
 	req    Request[K]
-	dead   error  // ctx's
+	effect func(context.Context) (V, error)
+	hash   uint64
+	shard  *shard[K, V]
+	dead   error  // ctx's, when the call came to the lock
 	parent caller // the claim whose effect makes this call, or nil
 }
 
-// entry is what an entrant got: a result, a claim, a place in a line, or err.
+func (in *call[K, V]) refusal(kind, cause error) error {
+	return &keyError[K]{in.req.Key, kind, cause}
+}
+
+// entry is what a call got: a result, a claim, a place in a line, or err.
 type entry[K comparable, V any] struct {
-	result *result[K, V]
+	kept   *kept[V]
 	claim  *claim[K, V]
 	waiter *waiter[K, V]
-	call   *edge // to be ended when the call returns; nil outside effects
 	err    error
+	edge   *edge // to be ended when the call returns; nil outside effects
 }
 
 // enter looks the key up and claims it if it is free.
-func (e *Endpoint[K, V]) enter(s *shard[K, V], in *entrant[K, V]) entry[K, V] {
+func (e *Endpoint[K, V]) enter(in *call[K, V]) entry[K, V] {
 	for {
 		e.step(in.ctx, "enter")
-		s.mu.Lock()
-		got, full := e.enterLocked(s, in)
-		s.mu.Unlock()
+		now := e.timing.now()
+		in.shard.mu.Lock()
+		got, full := e.enterLocked(in, now)
+		in.shard.mu.Unlock()
 		if full && e.makeRoom() {
 			continue // somebody may have claimed the key or the room meanwhile
 		}
@@ -93,34 +98,34 @@ func (e *Endpoint[K, V]) enter(s *shard[K, V], in *entrant[K, V]) entry[K, V] {
 	}
 }
 
-// enterLocked is one critical section of enter. If the endpoint is full, got
-// says so; there may be room to make.
-func (e *Endpoint[K, V]) enterLocked(s *shard[K, V], in *entrant[K, V]) (got entry[K, V], full bool) {
-	key := in.req.Key
-	now := e.clock.now()
-	if r := s.results.get(key, now); r != nil {
-		got.result = r
+// enterLocked is enter's critical section. If the endpoint is full, got says so;
+// there may be room to make.
+func (e *Endpoint[K, V]) enterLocked(in *call[K, V], now int64) (got entry[K, V], full bool) {
+	s, key := in.shard, in.req.Key
+	if k, ok := s.results.get(key, in.hash, now); ok {
+		found := k // not &k, which would put every miss on the heap
+		got.kept = &found
 		return got, false
 	}
-	if c := s.claims[key]; c != nil {
-		return e.join(s, c, in), false
+	if c := s.claims.get(key); c != nil {
+		return e.join(c, in), false
 	}
 	switch {
 	case s.closed:
-		got.err = &keyError[K]{key: key, kind: ErrShutdown}
+		got.err = in.refusal(ErrShutdown, nil)
 	case in.dead != nil:
-		got.err = &keyError[K]{key: key, cause: in.dead}
+		got.err = in.refusal(nil, in.dead)
 	case !e.room.take():
-		got.err = &keyError[K]{key: key, kind: ErrFull}
+		got.err = in.refusal(ErrFull, nil)
 		return got, true
 	default:
 		got.claim = &claim[K, V]{caller: in.ctx, key: key, since: now}
-		s.claims[key] = got.claim
+		s.claims.put(got.claim)
 		if e.slots != nil || in.parent != nil || in.req.Fingerprint != "" {
 			l := got.claim.lineOf(e.slots)
 			l.fingerprint = in.req.Fingerprint
 			if in.parent != nil {
-				got.call, _ = connect(in.parent, &l.node) // nothing leads out of a new claim
+				got.edge, _ = connect(in.parent, &l.node) // nothing leads out of a new claim
 			}
 		}
 	}
@@ -128,30 +133,30 @@ func (e *Endpoint[K, V]) enterLocked(s *shard[K, V], in *entrant[K, V]) (got ent
 }
 
 // join puts a duplicate in claim c's line. mu must be held.
-func (e *Endpoint[K, V]) join(s *shard[K, V], c *claim[K, V], in *entrant[K, V]) (got entry[K, V]) {
-	refuse := func(kind, cause error) entry[K, V] {
-		return entry[K, V]{err: &keyError[K]{in.req.Key, kind, cause}}
-	}
+func (e *Endpoint[K, V]) join(c *claim[K, V], in *call[K, V]) (got entry[K, V]) {
 	l := c.line.Load()
 	switch {
 	case l != nil && differ(l.fingerprint, in.req.Fingerprint):
-		return refuse(ErrMismatch, nil)
+		got.err = in.refusal(ErrMismatch, nil)
+		return got
 	case in.req.NoWait:
-		return refuse(ErrInFlight, nil)
+		got.err = in.refusal(ErrInFlight, nil)
+		return got
 	case in.dead != nil:
-		return refuse(ErrInFlight, in.dead)
+		got.err = in.refusal(ErrInFlight, in.dead)
+		return got
 	}
 	l = c.lineOf(e.slots)
 	if in.parent != nil {
-		call, ok := connect(in.parent, &l.node)
-		if !ok {
-			return refuse(ErrDeadlock, nil)
+		var ok bool
+		if got.edge, ok = connect(in.parent, &l.node); !ok {
+			got.err = in.refusal(ErrDeadlock, nil)
+			return got
 		}
-		got.call = call
 	}
 	got.waiter = &waiter[K, V]{ctx: in.ctx, fingerprint: in.req.Fingerprint, ready: make(chan struct{})}
 	l.push(got.waiter)
-	s.waiting++
+	in.shard.waiting++
 	return got
 }
 
@@ -170,18 +175,19 @@ func (s *shard[K, V]) leave(w *waiter[K, V]) bool {
 
 // settle ends the attempt of claim c. A kept outcome becomes the key's result;
 // after a failure the claim passes on.
-func (e *Endpoint[K, V]) settle(ctx context.Context, s *shard[K, V], c *claim[K, V], ttl time.Duration, end outcome[V]) {
-	e.step(ctx, "settle")
+func (e *Endpoint[K, V]) settle(in *call[K, V], c *claim[K, V], end outcome[V]) {
+	e.step(in.ctx, "settle")
+	s := in.shard
 	s.mu.Lock()
-	now := e.clock.now() // under mu, so that results are kept in the order of their completion
+	now := e.timing.now() // under mu, so that results are kept in the order of completion
 	l := s.part(c)
 	ends := int64(never)
 	var woken *waiter[K, V]
 	switch {
 	case end.kept:
 		s.executed++
-		ends = e.keep(s, c.key, l, end, ttl, now)
-		delete(s.claims, c.key)
+		ends = e.keep(in, l, end, now)
+		s.claims.remove(c.key)
 		woken = s.share(l, end)
 	case e.opts.ShareFailure:
 		s.fail(end)
@@ -197,15 +203,16 @@ func (e *Endpoint[K, V]) settle(ctx context.Context, s *shard[K, V], c *claim[K,
 		e.slots.give(&l.node)
 	}
 	wake(woken)
-	e.alarm.set(e.clock, ends)
+	e.timing.expect(now, ends)
 }
 
 // giveUp refuses the call that holds c, whose effect has not been entered.
-func (e *Endpoint[K, V]) giveUp(ctx context.Context, s *shard[K, V], c *claim[K, V]) {
-	e.step(ctx, "give up")
-	s.refused.Add(1)
+func (e *Endpoint[K, V]) giveUp(in *call[K, V], c *claim[K, V]) {
+	e.step(in.ctx, "give up")
+	e.tally(refused)
+	s := in.shard
 	s.mu.Lock()
-	woken := e.pass(s, c.key, s.part(c), e.clock.now())
+	woken := e.pass(s, c.key, s.part(c), e.timing.now())
 	s.drain()
 	s.mu.Unlock()
 	wake(woken)
@@ -237,7 +244,7 @@ func (e *Endpoint[K, V]) pass(s *shard[K, V], key K, l *line[K, V], now int64) *
 	s.waiting--
 	heir.claim = &claim[K, V]{caller: heir.ctx, key: key, since: now}
 	heir.claim.line.Store(l)
-	s.claims[key] = heir.claim
+	s.claims.put(heir.claim)
 	if known := l.fingerprint; known != heir.fingerprint {
 		l.fingerprint = heir.fingerprint
 		heir.next = s.dismiss(l, func(w *waiter[K, V]) error {
@@ -251,24 +258,25 @@ func (e *Endpoint[K, V]) pass(s *shard[K, V], key K, l *line[K, V], now int64) *
 }
 
 // keep makes the outcome of an attempt the key's result and says when it ends.
-// mu must be held. The claim's room becomes the result's.
-func (e *Endpoint[K, V]) keep(s *shard[K, V], key K, l *line[K, V], end outcome[V], ttl time.Duration, now int64) (ends int64) {
-	if ttl == 0 {
-		ttl = e.opts.TTL
+// The claim's room becomes the result's. mu must be held.
+func (e *Endpoint[K, V]) keep(in *call[K, V], l *line[K, V], end outcome[V], now int64) (ends int64) {
+	window := in.req.TTL
+	if window == 0 {
+		window = e.opts.TTL
 	}
 	if end.err != nil && e.opts.FailureTTL != 0 {
-		ttl = e.opts.FailureTTL
+		window = e.opts.FailureTTL
 	}
-	r := &result[K, V]{
-		key: key, value: end.value, err: end.err, unknown: end.unknown,
-		completed: now, ends: after(now, ttl), order: e.nextOrder(),
+	k := kept[V]{
+		value: end.value, err: end.err, unknown: end.unknown,
+		completed: now, ends: after(now, window), order: e.nextOrder(),
 	}
 	if l != nil {
-		r.fingerprint = l.fingerprint
+		k.fingerprint = l.fingerprint
 	}
-	s.results.add(r)
-	e.stale.forget(key)
-	return r.ends
+	in.shard.results.add(in.req.Key, in.hash, k)
+	e.stale.forget(in.req.Key)
+	return k.ends
 }
 
 func (e *Endpoint[K, V]) nextOrder() int64 {
@@ -323,7 +331,7 @@ func wake[K comparable, V any](w *waiter[K, V]) {
 
 // vacate frees a key without a result. mu must be held.
 func (e *Endpoint[K, V]) vacate(s *shard[K, V], key K) {
-	delete(s.claims, key)
+	s.claims.remove(key)
 	e.room.give()
 }
 
@@ -337,9 +345,79 @@ func (s *shard[K, V]) fail(end outcome[V]) {
 
 // drain tells Shutdown when the last claim is gone. mu must be held.
 func (s *shard[K, V]) drain() {
-	if s.drained != nil && len(s.claims) == 0 {
+	if s.drained != nil && s.claims.len() == 0 {
 		close(s.drained)
 		s.drained = nil
+	}
+}
+
+// claimSet holds the running claims of a shard, one a key: in a list while they
+// are few, which is nearly always. Guarded by mu.
+type claimSet[K comparable, V any] struct {
+	few  []*claim[K, V]
+	many map[K]*claim[K, V] // all of them, if not nil
+}
+
+const fewClaims = 8
+
+func (s *claimSet[K, V]) len() int { return len(s.few) + len(s.many) }
+
+func (s *claimSet[K, V]) get(key K) *claim[K, V] {
+	if s.many != nil {
+		return s.many[key]
+	}
+	for _, c := range s.few {
+		if c.key == key {
+			return c
+		}
+	}
+	return nil
+}
+
+// put adds c, in the place of another claim of its key.
+func (s *claimSet[K, V]) put(c *claim[K, V]) {
+	s.remove(c.key)
+	if s.many == nil && len(s.few) < fewClaims {
+		s.few = append(s.few, c)
+		return
+	}
+	if s.many == nil {
+		s.many = make(map[K]*claim[K, V])
+		for _, other := range s.few {
+			s.many[other.key] = other
+		}
+		s.few = nil
+	}
+	s.many[c.key] = c
+}
+
+func (s *claimSet[K, V]) remove(key K) {
+	if s.many != nil {
+		if delete(s.many, key); len(s.many) == 0 {
+			s.many = nil // a map never shrinks
+		}
+		return
+	}
+	for i, c := range s.few {
+		if c.key == key {
+			last := len(s.few) - 1
+			s.few[i], s.few[last] = s.few[last], nil
+			s.few = s.few[:last]
+			return
+		}
+	}
+}
+
+func (s *claimSet[K, V]) all(yield func(*claim[K, V]) bool) {
+	for _, c := range s.few {
+		if !yield(c) {
+			return
+		}
+	}
+	for _, c := range s.many {
+		if !yield(c) {
+			return
+		}
 	}
 }
 

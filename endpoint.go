@@ -14,16 +14,16 @@ import (
 // no goroutine of its own and needs no closing: an endpoint that is no longer
 // referenced is collected, kept results and all.
 type Endpoint[K comparable, V any] struct {
-	opts   Options[K, V]
-	clock  clock
-	seed   maphash.Seed
-	spread uint64        // ANDed to every hash; 0 in tests that put all keys in one place
-	shards []shard[K, V] // a power of two of them
-	room   *room         // nil: no bound
-	slots  *slots        // nil: no bound
-	stale  *staleMemory[K]
-	order  atomic.Int64 // of the latest result; counted for EvictOldest
-	alarm  alarm
+	opts    Options[K, V]
+	seed    maphash.Seed
+	spread  uint64        // ANDed to every hash: tests bring keys together with it
+	shards  []shard[K, V] // a power of two of them
+	tallies []tally
+	timing  timing
+	room    *room  // nil: no bound
+	slots   *slots // nil: no bound
+	stale   *staleMemory[K]
+	order   atomic.Int64 // of the latest result; counted for EvictOldest
 
 	// pause, if set, is called before each lock and each wait of a call, never
 	// under a lock. Tests set it to fix the order of critical sections.
@@ -43,13 +43,14 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 		shards *= 2
 	}
 	e := &Endpoint[K, V]{
-		opts:   opts,
-		clock:  clock{time.Now()},
-		seed:   maphash.MakeSeed(),
-		spread: ^uint64(0),
-		shards: make([]shard[K, V], shards),
-		stale:  newStaleMemory[K](opts.StaleMemory),
+		opts:    opts,
+		seed:    maphash.MakeSeed(),
+		spread:  ^uint64(0),
+		shards:  make([]shard[K, V], shards),
+		tallies: make([]tally, shards),
+		stale:   newStaleMemory[K](opts.StaleMemory),
 	}
+	e.timing.init(opts.TTL, weakly(e, (*Endpoint[K, V]).sweep))
 	if opts.Capacity > 0 {
 		e.room = &room{most: int64(opts.Capacity)}
 	}
@@ -57,10 +58,8 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 		e.slots = newSlots(opts.MaxConcurrent)
 	}
 	for i := range e.shards {
-		e.shards[i].claims = make(map[K]*claim[K, V])
-		e.shards[i].results.init(e.stale, e.room)
+		e.shards[i].results.init(e)
 	}
-	e.alarm.init(weakly(e, (*Endpoint[K, V]).sweep))
 	return e, nil
 }
 
@@ -84,114 +83,104 @@ func (e *Endpoint[K, V]) Do(ctx context.Context, key K, effect func(context.Cont
 // A ctx that has ended runs no effect; a kept result is still replayed. A key
 // that cannot be hashed panics as it would in a map, and changes nothing.
 func (e *Endpoint[K, V]) Handle(ctx context.Context, req Request[K], effect func(context.Context) (V, error)) (V, Verdict, error) {
-	hash := e.hash(req.Key)
-	s := e.shard(hash)
+	in := call[K, V]{ctx: ctx, req: req, effect: effect, hash: e.hash(req.Key)}
+	in.shard = e.shard(in.hash)
 	if err := req.check(); err != nil {
-		return e.refuse(s, err)
+		return e.refuse(err)
 	}
 	e.step(ctx, "look")
-	if r := e.look(s, req.Key); r != nil {
-		return e.replay(s, r, req)
+	if f, ok := in.shard.results.read(req.Key, in.hash); ok {
+		if req.Fingerprint != "" && differ(req.Fingerprint, f.beside().fingerprint) {
+			return e.refuse(in.refusal(ErrMismatch, nil))
+		}
+		return e.replay(f.value, nil)
 	}
 
 	// What runs the caller's code (a context may be anyone's) comes before the lock.
-	in := entrant[K, V]{ctx: ctx, req: req, dead: contextError(ctx), parent: callerOf(ctx)}
-	got := e.enter(s, &in)
-	if got.call != nil {
-		defer got.call.end()
+	in.dead, in.parent = contextError(ctx), callerOf(ctx)
+	got := e.enter(&in)
+	if got.edge != nil {
+		defer got.edge.end()
 	}
 	switch {
 	case got.err != nil:
-		return e.refuse(s, got.err)
-	case got.result != nil:
-		return e.replay(s, got.result, req)
+		return e.refuse(got.err)
+	case got.claim != nil:
+		return e.lead(&in, got.claim)
 	case got.waiter != nil:
-		return e.follow(ctx, s, got.waiter, req, effect)
+		return e.follow(&in, got.waiter)
+	case differ(req.Fingerprint, got.kept.fingerprint):
+		return e.refuse(in.refusal(ErrMismatch, nil))
 	}
-	return e.lead(ctx, s, got.claim, req, effect)
-}
-
-// look returns the key's kept result, or nil, and changes nothing.
-func (e *Endpoint[K, V]) look(s *shard[K, V], key K) *result[K, V] {
-	now := e.clock.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.results.peek(key, now)
-}
-
-// replay hands a kept result out.
-func (e *Endpoint[K, V]) replay(s *shard[K, V], r *result[K, V], req Request[K]) (V, Verdict, error) {
-	if differ(r.fingerprint, req.Fingerprint) {
-		return e.refuse(s, &keyError[K]{key: req.Key, kind: ErrMismatch})
-	}
-	s.replayed.Add(1)
-	return e.clone(r.value), Replayed, r.err
+	return e.replay(got.kept.value, got.kept.err)
 }
 
 // follow waits for the attempt that was running when this call came.
-func (e *Endpoint[K, V]) follow(ctx context.Context, s *shard[K, V], w *waiter[K, V], req Request[K], effect func(context.Context) (V, error)) (V, Verdict, error) {
-	e.step(ctx, "wait")
+func (e *Endpoint[K, V]) follow(in *call[K, V], w *waiter[K, V]) (V, Verdict, error) {
+	e.step(in.ctx, "wait")
 	select {
 	case <-w.ready:
-	case <-ctx.Done():
-		e.step(ctx, "leave")
-		if s.leave(w) {
-			return e.refuse(s, &keyError[K]{req.Key, ErrInFlight, contextError(ctx)})
+	case <-in.ctx.Done():
+		e.step(in.ctx, "leave")
+		if in.shard.leave(w) {
+			return e.refuse(in.refusal(ErrInFlight, contextError(in.ctx)))
 		}
-		// The attempt ended first: w has its outcome, or the claim, and keeps it.
+		// The attempt ended first: w has its outcome, or the claim.
 		<-w.ready
 	}
 	switch {
 	case w.err != nil:
-		return e.refuse(s, w.err)
+		return e.refuse(w.err)
 	case w.end != nil:
-		return e.clone(w.end.value), Shared, w.end.err
+		return e.hand(*w.end, Shared)
 	}
-	if dead := contextError(ctx); dead != nil {
-		e.giveUp(ctx, s, w.claim)
+	if dead := contextError(in.ctx); dead != nil {
+		e.giveUp(in, w.claim)
 		var zero V
-		return zero, Refused, &keyError[K]{req.Key, ErrInFlight, dead}
+		return zero, Refused, in.refusal(ErrInFlight, dead)
 	}
-	return e.lead(ctx, s, w.claim, req, effect)
+	return e.lead(in, w.claim)
 }
 
 // lead runs the call that holds claim c.
-func (e *Endpoint[K, V]) lead(ctx context.Context, s *shard[K, V], c *claim[K, V], req Request[K], effect func(context.Context) (V, error)) (V, Verdict, error) {
+func (e *Endpoint[K, V]) lead(in *call[K, V], c *claim[K, V]) (V, Verdict, error) {
 	if e.slots != nil || e.stale.any() {
-		if err := e.admit(ctx, s, c, req.NoWait); err != nil {
+		if err := e.admit(in, c); err != nil {
 			var zero V
 			return zero, Refused, err
 		}
 	}
 	if e.opts.Detach {
-		return e.detach(ctx, s, c, req.TTL, effect)
+		return e.detach(*in, c)
 	}
-	return e.own(e.run(ctx, s, c, req.TTL, effect, nil))
+	return e.hand(e.run(in, c, nil), Executed)
 }
 
 // admit does what comes between the claim and its effect: it asks OnStale and
 // waits for a slot. If that refuses, or the hook does not return, the claim is
 // given up and the call counts as refused.
-func (e *Endpoint[K, V]) admit(ctx context.Context, s *shard[K, V], c *claim[K, V], noWait bool) error {
+func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V]) error {
 	admitted := false
 	defer func() {
 		if !admitted {
-			e.giveUp(ctx, s, c)
+			e.giveUp(in, c)
 		}
 	}()
-	if completed, ok := e.stale.recall(c.key); ok && e.opts.OnStale != nil {
-		if err := e.opts.OnStale(cancelable[K, V]{c}, c.key, e.clock.time(completed)); err != nil {
-			return &keyError[K]{key: c.key, cause: err}
+	completed, stale := e.stale.recall(c.key)
+	if stale && e.opts.OnStale != nil {
+		at := e.timing.start().Add(time.Duration(completed))
+		if err := e.opts.OnStale(cancelable[K, V]{c}, c.key, at); err != nil {
+			return in.refusal(nil, err)
 		}
 	}
 	if e.slots != nil {
-		e.step(ctx, "slot")
-		if err := e.slots.take(ctx, &c.line.Load().node, noWait); err != nil {
-			return &keyError[K]{key: c.key, kind: err}
+		e.step(in.ctx, "slot")
+		if err := e.slots.take(in.ctx, &c.line.Load().node, in.req.NoWait); err != nil {
+			return in.refusal(err, nil)
 		}
 	}
 	// The hook and the wait for a slot took as long as they took.
-	if err := e.mayStart(ctx, s, c.key); err != nil {
+	if err := e.mayStart(in); err != nil {
 		if e.slots != nil {
 			e.slots.give(&c.line.Load().node)
 		}
@@ -202,15 +191,15 @@ func (e *Endpoint[K, V]) admit(ctx context.Context, s *shard[K, V], c *claim[K, 
 }
 
 // mayStart returns why an effect must not start any more.
-func (e *Endpoint[K, V]) mayStart(ctx context.Context, s *shard[K, V], key K) error {
-	if dead := contextError(ctx); dead != nil {
-		return &keyError[K]{key: key, cause: dead}
+func (e *Endpoint[K, V]) mayStart(in *call[K, V]) error {
+	if dead := contextError(in.ctx); dead != nil {
+		return in.refusal(nil, dead)
 	}
-	e.step(ctx, "start")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return &keyError[K]{key: key, kind: ErrShutdown}
+	e.step(in.ctx, "start")
+	in.shard.mu.Lock()
+	defer in.shard.mu.Unlock()
+	if in.shard.closed {
+		return in.refusal(ErrShutdown, nil)
 	}
 	return nil
 }
@@ -222,7 +211,7 @@ func (e *Endpoint[K, V]) mayStart(ctx context.Context, s *shard[K, V], key K) er
 // The deferred function must not infer success: Goexit runs it too, with
 // nothing to recover and no error. Only a flag set after the effect returned
 // tells.
-func (e *Endpoint[K, V]) run(ctx context.Context, s *shard[K, V], c *claim[K, V], ttl time.Duration, effect func(context.Context) (V, error), tell func(outcome[V])) (end outcome[V]) {
+func (e *Endpoint[K, V]) run(in *call[K, V], c *claim[K, V], tell func(outcome[V])) (end outcome[V]) {
 	returned := false
 	defer func() {
 		var thrown any
@@ -234,7 +223,7 @@ func (e *Endpoint[K, V]) run(ctx context.Context, s *shard[K, V], c *claim[K, V]
 			}
 			end = e.thrown(thrown)
 		}
-		e.settle(ctx, s, c, ttl, end)
+		e.settle(in, c, end)
 		switch {
 		case tell != nil:
 			tell(end)
@@ -242,11 +231,11 @@ func (e *Endpoint[K, V]) run(ctx context.Context, s *shard[K, V], c *claim[K, V]
 			panic(thrown)
 		}
 	}()
-	effectCtx, cancel := e.effectContext(c)
+	ctx, cancel := e.effectContext(c)
 	if cancel != nil {
 		defer cancel()
 	}
-	value, err := effect(effectCtx)
+	value, err := in.effect(ctx)
 	end = outcomeOf(value, err)
 	returned = true
 	return end
@@ -262,29 +251,36 @@ func (e *Endpoint[K, V]) thrown(value any) outcome[V] {
 }
 
 // detach runs the effect on its own goroutine and waits for it until ctx ends.
-func (e *Endpoint[K, V]) detach(ctx context.Context, s *shard[K, V], c *claim[K, V], ttl time.Duration, effect func(context.Context) (V, error)) (V, Verdict, error) {
+// It has its own copy of the call: only there need a call be on the heap.
+func (e *Endpoint[K, V]) detach(in call[K, V], c *claim[K, V]) (V, Verdict, error) {
 	done := make(chan outcome[V], 1)
-	go e.run(ctx, s, c, ttl, effect, func(end outcome[V]) { done <- end })
+	go e.run(&in, c, func(end outcome[V]) { done <- end })
 	select {
 	case end := <-done:
-		return e.own(end)
-	case <-ctx.Done():
+		return e.hand(end, Executed)
+	case <-in.ctx.Done():
 		var zero V
-		return zero, Executed, &keyError[K]{c.key, ErrInFlight, contextError(ctx)}
+		return zero, Executed, in.refusal(ErrInFlight, contextError(in.ctx))
 	}
 }
 
-// own hands an outcome to the caller whose effect made it.
-func (e *Endpoint[K, V]) own(end outcome[V]) (V, Verdict, error) {
+// hand gives an attempt's outcome to one of its callers.
+func (e *Endpoint[K, V]) hand(end outcome[V], verdict Verdict) (V, Verdict, error) {
 	if end.kept {
 		end.value = e.clone(end.value)
 	}
-	return end.value, Executed, end.err
+	return end.value, verdict, end.err
 }
 
-// refuse counts and returns a refusal.
-func (e *Endpoint[K, V]) refuse(s *shard[K, V], err error) (V, Verdict, error) {
-	s.refused.Add(1)
+// replay counts a replay and hands a kept result out.
+func (e *Endpoint[K, V]) replay(value V, err error) (V, Verdict, error) {
+	e.tally(replayed)
+	return e.clone(value), Replayed, err
+}
+
+// refuse counts a refusal.
+func (e *Endpoint[K, V]) refuse(err error) (V, Verdict, error) {
+	e.tally(refused)
 	var zero V
 	return zero, Refused, err
 }
@@ -314,9 +310,9 @@ func (e *Endpoint[K, V]) hash(key K) uint64 {
 	return maphash.Comparable(e.seed, key) & e.spread
 }
 
-// shard picks by the top bits; what lies below them is the shard's own.
+// shard picks by the low bits of the hash; the ledger uses the high half.
 func (e *Endpoint[K, V]) shard(hash uint64) *shard[K, V] {
-	return &e.shards[hash>>32&uint64(len(e.shards)-1)]
+	return &e.shards[hash&uint64(len(e.shards)-1)]
 }
 
 func (e *Endpoint[K, V]) step(ctx context.Context, where string) {

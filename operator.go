@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"time"
 )
@@ -28,8 +27,9 @@ type Claim[K comparable] struct {
 
 // Stats are counts since New and what is held now. Every call that has returned
 // counts as exactly one of Executed, Failed, Replayed, Shared and Refused; a
-// call that left its own effect ([Options].Detach) counts when that ends. The
-// counters are read one after another, not at one instant.
+// call that left its own effect ([Options].Detach) counts when that ends.
+// Replayed and Refused are read a little later than the others, which are of one
+// instant.
 type Stats struct {
 	Executed uint64 // effects that left a result, kept failures included
 	Failed   uint64 // effects that left none
@@ -46,41 +46,44 @@ type Stats struct {
 	Retained int // kept results
 }
 
-// Stats returns the counters. It takes each shard's lock for a moment.
+// Stats returns the counters. It lets go of ended results first, and holds up
+// callers that replay nothing for about a microsecond.
 func (e *Endpoint[K, V]) Stats() Stats {
 	e.expire() // so that Retained is exact, whatever the sweeper has done
 	var total Stats
 	if e.stale != nil {
 		total.Stale = e.stale.hits.Load()
 	}
+	e.lockAll()
 	for i := range e.shards {
 		s := &e.shards[i]
-		s.mu.Lock()
 		total.Executed += s.executed
 		total.Failed += s.failed
 		total.Panicked += s.panicked
 		total.Shared += s.shared
 		total.Expired += s.results.expired
 		total.Evicted += s.results.evicted
-		total.InFlight += len(s.claims)
+		total.InFlight += s.claims.len()
 		total.Waiting += s.waiting
-		total.Retained += len(s.results.byKey)
-		s.mu.Unlock()
-		total.Replayed += s.replayed.Load()
-		total.Refused += s.refused.Load()
+		total.Retained += s.results.len()
+	}
+	e.unlockAll()
+	for i := range e.tallies {
+		total.Replayed += e.tallies[i].counts[replayed].Load()
+		total.Refused += e.tallies[i].counts[refused].Load()
 	}
 	return total
 }
 
 // InFlight returns the running claims, oldest first.
 func (e *Endpoint[K, V]) InFlight() []Claim[K] {
-	base := e.clock.time(0)
+	start := e.timing.start()
 	var claims []Claim[K]
 	for i := range e.shards {
 		s := &e.shards[i]
 		s.mu.Lock()
-		for _, c := range s.claims {
-			claim := Claim[K]{Key: c.key, Since: base.Add(time.Duration(c.since))}
+		for c := range s.claims.all {
+			claim := Claim[K]{Key: c.key, Since: start.Add(time.Duration(c.since))}
 			if l := c.line.Load(); l != nil {
 				claim.Waiters = l.len
 			}
@@ -95,23 +98,28 @@ func (e *Endpoint[K, V]) InFlight() []Claim[K] {
 // Lookup returns the key's kept result and changes nothing: no counter, no
 // window. A key that cannot be hashed panics as in a map.
 func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
-	r := e.look(e.shard(e.hash(key)), key)
-	if r == nil {
+	hash := e.hash(key)
+	s := e.shard(hash)
+	now := e.timing.now()
+	s.mu.Lock()
+	k, ok := s.results.peek(key, hash)
+	s.mu.Unlock()
+	if !ok || k.ends <= now {
 		return Record[V]{}, false
 	}
-	return e.record(r), true
+	return e.record(k), true
 }
 
-func (e *Endpoint[K, V]) record(r *result[K, V]) Record[V] {
-	base := e.clock.time(0)
+func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {
+	start := e.timing.start()
 	record := Record[V]{
-		Value:       e.clone(r.value),
-		Err:         r.err,
-		Fingerprint: r.fingerprint,
-		CompletedAt: base.Add(time.Duration(r.completed)),
+		Value:       e.clone(k.value),
+		Err:         k.err,
+		Fingerprint: k.fingerprint,
+		CompletedAt: start.Add(time.Duration(k.completed)),
 	}
-	if r.ends != never {
-		record.ExpiresAt = base.Add(time.Duration(r.ends))
+	if k.ends != never {
+		record.ExpiresAt = start.Add(time.Duration(k.ends))
 	}
 	return record
 }
@@ -121,38 +129,39 @@ func (e *Endpoint[K, V]) record(r *result[K, V]) Record[V] {
 // had ended before. A running claim is not touched. A key that cannot be hashed
 // panics as in a map.
 func (e *Endpoint[K, V]) Forget(key K) bool {
-	s := e.shard(e.hash(key))
+	hash := e.hash(key)
+	s := e.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.results.get(key, e.clock.now())
-	if r != nil {
-		s.results.drop(r)
+	_, ok := s.results.get(key, hash, e.timing.now())
+	if ok {
+		s.results.drop(key, hash)
 		e.room.give()
 	}
 	e.stale.forget(key)
-	return r != nil
+	return ok
 }
 
 // Resolve settles an unknown outcome as done: value is the key's result from now
 // on, for [Options].TTL. False means that the key's outcome is not unknown, and
 // that nothing has changed. A key that cannot be hashed panics as in a map.
 func (e *Endpoint[K, V]) Resolve(key K, value V) bool {
-	s := e.shard(e.hash(key))
+	hash := e.hash(key)
+	s := e.shard(hash)
 	s.mu.Lock()
-	now := e.clock.now()
-	r := s.results.get(key, now)
-	if r == nil || !r.unknown {
+	now := e.timing.now()
+	k, ok := s.results.get(key, hash, now)
+	if !ok || !k.unknown {
 		s.mu.Unlock()
 		return false
 	}
-	s.results.drop(r)
+	s.results.drop(key, hash)
 	ends := after(now, e.opts.TTL)
-	s.results.add(&result[K, V]{
-		key: key, value: value, fingerprint: r.fingerprint,
-		completed: now, ends: ends, order: e.nextOrder(),
+	s.results.add(key, hash, kept[V]{
+		value: value, fingerprint: k.fingerprint, completed: now, ends: ends, order: e.nextOrder(),
 	})
 	s.mu.Unlock()
-	e.alarm.set(e.clock, ends)
+	e.timing.expect(now, ends)
 	return true
 }
 
@@ -164,10 +173,10 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			kept := slices.Collect(maps.Values(s.results.byKey))
+			all := s.results.all()
 			s.mu.Unlock()
-			for _, r := range kept {
-				if r.ends > e.clock.now() && !yield(r.key, e.record(r)) {
+			for key, k := range all {
+				if k.ends > e.timing.now() && !yield(key, e.record(k)) {
 					return
 				}
 			}
@@ -181,42 +190,47 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 // clock that can; within one process by the monotonic one.
 func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
 	for key, record := range records {
-		s := e.shard(e.hash(key))
-		end := outcomeOf(record.Value, record.Err)
-		wall, now := time.Now(), e.clock.now()
-		r := &result[K, V]{
-			key: key, value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
-			completed: after(now, record.CompletedAt.Sub(wall)), ends: never,
-		}
-		if !record.ExpiresAt.IsZero() {
-			r.ends = after(now, record.ExpiresAt.Sub(wall))
-		}
-		if e.opts.EvictOldest {
-			r.order = max(r.completed, -1<<61) - 1<<61 // before all that complete here
-		}
-		if !validKey(key) || r.ends <= now {
+		hash := e.hash(key)
+		if !validKey(key) {
 			continue
 		}
-		switch held, full := e.putBack(s, r); {
+		end := outcomeOf(record.Value, record.Err)
+		wall, now := time.Now(), e.timing.now()
+		k := kept[V]{
+			value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
+			completed: after(now, max(record.CompletedAt.Sub(wall), -Forever/2)), ends: never,
+		}
+		if !record.ExpiresAt.IsZero() {
+			k.ends = after(now, record.ExpiresAt.Sub(wall))
+		}
+		if e.opts.EvictOldest {
+			k.order = k.completed - never/2 // before all that complete here
+		}
+		if k.ends <= now {
+			continue
+		}
+		switch held, full := e.putBack(key, hash, k); {
 		case full:
 			return taken
 		case !held:
 			taken++
-			e.alarm.set(e.clock, r.ends)
+			e.timing.expect(now, k.ends)
 		}
 	}
 	return taken
 }
 
 // putBack adds a restored result, unless its key is held or there is no room.
-func (e *Endpoint[K, V]) putBack(s *shard[K, V], r *result[K, V]) (held, full bool) {
+func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool) {
+	s := e.shard(hash)
 	for {
 		s.mu.Lock()
-		held = s.claims[r.key] != nil || s.results.get(r.key, e.clock.now()) != nil
+		_, held = s.results.get(key, hash, e.timing.now())
+		held = held || s.claims.get(key) != nil
 		full = !held && !e.room.take()
 		if !held && !full {
-			s.results.add(r)
-			e.stale.forget(r.key)
+			s.results.shelf.add(key, k)
+			e.stale.forget(key)
 		}
 		s.mu.Unlock()
 		if !full || e.expire() == 0 {
@@ -238,7 +252,7 @@ func (e *Endpoint[K, V]) Shutdown(ctx context.Context) error {
 		s := &e.shards[i]
 		s.mu.Lock()
 		s.closed = true
-		if len(s.claims) > 0 {
+		if s.claims.len() > 0 {
 			if s.drained == nil {
 				s.drained = make(chan struct{})
 			}
@@ -265,7 +279,7 @@ func (e *Endpoint[K, V]) inside(ctx context.Context) bool {
 		if own, ok := c.(*claim[K, V]); ok {
 			s := e.shard(e.hash(own.key))
 			s.mu.Lock()
-			running := s.claims[own.key] == own
+			running := s.claims.get(own.key) == own
 			s.mu.Unlock()
 			if running {
 				return true

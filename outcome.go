@@ -131,7 +131,9 @@ func (e *unknownError) Error() string {
 	return ErrOutcomeUnknown.Error() + ": " + e.error.Error()
 }
 
-func (e *unknownError) Unwrap() []error { return []error{ErrOutcomeUnknown, e.error} }
+func (e *unknownError) Unwrap() error { return e.error }
+
+func (e *unknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
 
 // outcome is how an attempt ended. Only a kept one is a result.
 type outcome[V any] struct {

@@ -8,27 +8,64 @@ import (
 	"weak"
 )
 
-// sweepPause is the least time between two sweeps: results that end one after
-// another are let go in groups. A read is exact whatever the sweeper has done.
-const sweepPause = 10 * time.Millisecond
+// margin is how long before a result ends its readers begin to look at the
+// clock, and the pause between sweeps while results end one after another.
+const margin = 50 * time.Millisecond
 
-// alarm is the timer that sweeps expired results. It is armed only while results
-// are kept that will end, and holds the endpoint weakly: a pending timer is a
-// root of the garbage collector.
-type alarm struct {
-	at    atomic.Int64 // when it rings; never while it is not armed
-	sweep func()
+// timing tells whether a result has ended, on most calls without a look at the
+// clock: as long as the present is before horizon, what ends at horizon or later
+// has not ended. A timer rings a margin before horizon to move it on, and sweeps
+// what has ended. If it is later than the margin, a result may be replayed so
+// much longer, unless its key is claimed again: results.get sees to that.
+//
+// The timer is armed only while results are kept that will end. It holds the
+// endpoint weakly, since a pending timer is a root of the garbage collector.
+type timing struct {
+	clock
+	window  time.Duration
+	horizon atomic.Int64 // never, while the timer is not armed: then look at the clock
 
 	mu    sync.Mutex
-	timer *time.Timer // made by the first set
+	timer *time.Timer // made when first armed
+	ring  func()
 }
 
-func (a *alarm) init(sweep func()) {
-	a.at.Store(never)
-	a.sweep = sweep
+func (t *timing) init(window time.Duration, ring func()) {
+	t.clock, t.window, t.ring = clock{time.Now()}, window, ring
+	t.horizon.Store(never)
 }
 
-// weakly returns a call of f on e, while e is alive for other reasons.
+// ended reports whether a result with the common window has ended. The clock is
+// looked at last: the answer is right for a moment of this call.
+func (t *timing) ended(completed int64) bool {
+	ends := after(completed, t.window)
+	return ends < t.horizon.Load() && ends <= t.now()
+}
+
+// expect makes the timer ring in time for a result that ends at an instant.
+func (t *timing) expect(now, ends int64) {
+	if ends == never {
+		return
+	}
+	ring := max(ends-int64(margin), now+int64(margin))
+	if ring+int64(margin) >= t.horizon.Load() {
+		return // it rings before
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ring+int64(margin) >= t.horizon.Load() {
+		return
+	}
+	t.horizon.Store(ring + int64(margin))
+	wait := time.Duration(ring - now)
+	if t.timer == nil {
+		t.timer = time.AfterFunc(wait, t.ring)
+	} else {
+		t.timer.Reset(wait)
+	}
+}
+
+// weakly returns a call of f on e, for as long as something else refers to e.
 func weakly[T any](e *T, f func(*T)) func() {
 	ref := weak.Make(e)
 	return func() {
@@ -38,30 +75,38 @@ func weakly[T any](e *T, f func(*T)) func() {
 	}
 }
 
-// set makes the alarm ring at an instant, unless it will ring before.
-func (a *alarm) set(c clock, at int64) {
-	if at >= a.at.Load() {
-		return
+// sweep is what the timer does: it lets go of what has ended and arms the timer
+// for the next.
+func (e *Endpoint[K, V]) sweep() {
+	// Before the results are looked at: what is kept from here on arms it itself.
+	e.timing.horizon.Store(never)
+	e.expire()
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		s.results.ledger.tidy()
+		s.mu.Unlock()
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if at >= a.at.Load() {
-		return
-	}
-	a.at.Store(at)
-	wait := time.Duration(at - c.now())
-	if a.timer == nil {
-		a.timer = time.AfterFunc(wait, a.sweep)
-	} else {
-		a.timer.Reset(wait)
-	}
+	e.timing.expect(e.timing.now(), e.earliest())
 }
 
-// sweep lets go of all results whose window has ended, and sets the alarm for
-// the next.
-func (e *Endpoint[K, V]) sweep() {
-	e.alarm.at.Store(never) // before the results are looked at: what is kept from here on sets it
-	e.expire()
+// expire lets go of all results whose window has ended, and says how many.
+func (e *Endpoint[K, V]) expire() (n int) {
+	now := e.timing.now()
+	skip, total := e.surplus(now)
+	if total > 256 {
+		return e.expireUntil(now, skip)
+	}
+	// The stale memory forgets in the order in which results end; where there are
+	// many at once, in about that order.
+	for next := e.earliest(); next <= now; next = e.earliest() {
+		n += e.expireUntil(next, skip)
+	}
+	return n
+}
+
+// earliest is when the next window ends.
+func (e *Endpoint[K, V]) earliest() int64 {
 	next := int64(never)
 	for i := range e.shards {
 		s := &e.shards[i]
@@ -69,23 +114,20 @@ func (e *Endpoint[K, V]) sweep() {
 		next = min(next, s.results.earliest())
 		s.mu.Unlock()
 	}
-	if next < never {
-		e.alarm.set(e.clock, max(next, after(e.clock.now(), sweepPause)))
-	}
+	return next
 }
 
-// expire lets go of all results whose window has ended, and says how many.
-func (e *Endpoint[K, V]) expire() (n int) {
-	// A lock that is taken again at once keeps its waiters out for milliseconds,
-	// so each shard has only a short turn, and then the next.
+// expireUntil lets go of all results that end by an instant, and says how many.
+func (e *Endpoint[K, V]) expireUntil(end int64, skip []int) (n int) {
+	// A lock that is taken again at once keeps its waiters out for milliseconds:
+	// each shard has a short turn, then the next.
 	const turn = 64
-	now := e.clock.now()
 	for more := true; more; {
 		more = false
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			gone := s.results.expireSome(now, turn)
+			gone := s.results.expireSome(end, turn, &skip[i])
 			s.mu.Unlock()
 			n += gone
 			more = more || gone == turn
@@ -97,13 +139,49 @@ func (e *Endpoint[K, V]) expire() (n int) {
 	return n
 }
 
-// makeRoom lets go of what has expired or, with EvictOldest, of the oldest
-// result. False means that no key may go.
-func (e *Endpoint[K, V]) makeRoom() bool {
-	return e.expire() > 0 || e.opts.EvictOldest && e.evictOldest()
+// surplus tells how many of the results that have ended at now each shard need
+// not remember, because later ones will have pushed them out of the stale memory.
+// It also tells how many have ended, about.
+func (e *Endpoint[K, V]) surplus(now int64) (skip []int, total int) {
+	skip = make([]int, len(e.shards))
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		skip[i] = s.results.ended(now)
+		s.mu.Unlock()
+		total += skip[i]
+	}
+	for i, ended := range skip {
+		skip[i] = 0
+		if e.stale != nil && total > e.stale.most && total > 256 {
+			skip[i] = int(float64(ended) * (1 - float64(e.stale.most)/float64(total)))
+		}
+	}
+	return skip, total
 }
 
-// evictOldest drops the result that completed first, of all shards.
+// makeRoom lets go of what has expired or, with EvictOldest, of the result that
+// completed first. False means that there is no room and no key may go.
+func (e *Endpoint[K, V]) makeRoom() bool {
+	return e.expire() > 0 || e.opts.EvictOldest && e.evictOldest() || e.room.left()
+}
+
+// lockAll takes every shard's lock. Nobody else holds two of them.
+func (e *Endpoint[K, V]) lockAll() {
+	for i := range e.shards {
+		e.shards[i].mu.Lock()
+	}
+}
+
+func (e *Endpoint[K, V]) unlockAll() {
+	for i := range e.shards {
+		e.shards[i].mu.Unlock()
+	}
+}
+
+// evictOldest drops the result that completed first, of all shards. False means
+// that there is none: results may come to shards that have been looked at, so
+// only a look at all of them at once tells.
 func (e *Endpoint[K, V]) evictOldest() bool {
 	for {
 		var from *shard[K, V]
@@ -111,23 +189,36 @@ func (e *Endpoint[K, V]) evictOldest() bool {
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			if r := s.results.oldest(); r != nil && r.order < first {
-				from, first = s, r.order
+			if order := s.results.oldest(); order < first {
+				from, first = s, order
 			}
 			s.mu.Unlock()
 		}
 		if from == nil {
+			if e.keepsAny() {
+				continue
+			}
 			return false
 		}
 		from.mu.Lock()
-		r := from.results.oldest()
-		same := r != nil && r.order == first
+		same := from.results.oldest() == first
 		if same {
-			from.results.evict(r)
+			from.results.evictOldest()
 		}
 		from.mu.Unlock()
 		if same {
-			return true // else it has gone in another way: look again
+			return true // else it has gone meanwhile: look again
 		}
 	}
+}
+
+func (e *Endpoint[K, V]) keepsAny() bool {
+	e.lockAll()
+	defer e.unlockAll()
+	for i := range e.shards {
+		if e.shards[i].results.len() > 0 {
+			return true
+		}
+	}
+	return false
 }

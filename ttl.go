@@ -1,9 +1,11 @@
 package idempotent
 
 import (
-	"container/heap"
+	"iter"
 	"maps"
 	"math"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,12 +22,11 @@ type clock struct{ base time.Time }
 
 func (c clock) now() int64 { return int64(time.Since(c.base)) }
 
-// time is an instant as wall-clock and monotonic time. It counts from the
-// present wall clock, so that what is left of a window comes out right after a
-// step of it.
-func (c clock) time(at int64) time.Time {
+// start is base by the present wall clock, so that what is left of a window comes
+// out right after a step of it.
+func (c clock) start() time.Time {
 	now := time.Now()
-	return now.Add(time.Duration(at) - now.Sub(c.base))
+	return now.Add(-now.Sub(c.base))
 }
 
 // after is now plus a window, or never if that is later than the last instant.
@@ -36,163 +37,196 @@ func after(now int64, window time.Duration) int64 {
 	return now + int64(window)
 }
 
-// result is what a finished effect left. It is not written once it is kept.
-type result[K comparable, V any] struct {
-	key             K
+// kept is a result as it is handed around: what a finished effect left.
+type kept[V any] struct {
 	value           V
 	err             error
 	unknown         bool // err leaves open what happened: Resolve may settle it
 	fingerprint     string
 	completed, ends int64
-	order           int64 // of completion, over all shards; 0 unless EvictOldest
-
-	inEnds, inOrder int // places in the shard's queues
+	order           int64 // of completion over all shards; 0 unless EvictOldest
 }
 
-// results are the kept results of a shard, guarded by its mu.
+// results are a shard's kept results: the common ones in the ledger, which is
+// read without a lock, the others on the shelf. A key has one at most. Guarded
+// by the shard's mu, but for read.
 type results[K comparable, V any] struct {
-	byKey   map[K]*result[K, V]
-	most    int         // byKey's greatest size since it was made
-	byEnd   queue[K, V] // first the one that ends first
-	byOrder queue[K, V] // first the one that completed first; empty unless EvictOldest
+	ledger  ledger[K, V]
+	shelf   shelf[K, V]
+	timing  *timing
+	hash    func(K) uint64
 	stale   *staleMemory[K]
 	room    *room
 	expired uint64
 	evicted uint64
 }
 
-func (r *results[K, V]) init(stale *staleMemory[K], room *room) {
-	r.byKey = make(map[K]*result[K, V])
-	r.byEnd = queue[K, V]{
-		less:  func(a, b *result[K, V]) bool { return a.ends < b.ends },
-		place: func(r *result[K, V]) *int { return &r.inEnds },
-	}
-	r.byOrder = queue[K, V]{
-		less:  func(a, b *result[K, V]) bool { return a.order < b.order },
-		place: func(r *result[K, V]) *int { return &r.inOrder },
-	}
-	r.stale, r.room = stale, room
+func (r *results[K, V]) init(e *Endpoint[K, V]) {
+	r.ledger.init(reflect.TypeFor[slot[K, V]]().Size())
+	r.shelf.init()
+	r.timing, r.hash, r.stale, r.room = &e.timing, e.hash, e.stale, e.room
 }
 
-// peek returns the key's result if its window runs at now, and changes nothing.
-func (r *results[K, V]) peek(key K, now int64) *result[K, V] {
-	kept := r.byKey[key]
-	if kept == nil || kept.ends <= now {
-		return nil
-	}
-	return kept
+// read finds the key's result without a lock, if it is in the ledger. A miss
+// says nothing.
+func (r *results[K, V]) read(key K, hash uint64) (found[K, V], bool) {
+	return r.ledger.read(key, hash, r.timing)
 }
 
-// get is peek, but lets a result go whose window has ended.
-func (r *results[K, V]) get(key K, now int64) *result[K, V] {
-	kept := r.byKey[key]
-	if kept != nil && kept.ends <= now {
-		r.expire(kept)
-		return nil
+// get returns the key's result if its window runs at now, and lets it go if not.
+func (r *results[K, V]) get(key K, hash uint64, now int64) (kept[V], bool) {
+	k, ok := r.peek(key, hash)
+	if ok && k.ends <= now {
+		r.drop(key, hash)
+		r.bury(key, k.completed, &r.expired)
+		return kept[V]{}, false
 	}
-	return kept
+	return k, ok
 }
 
-// add keeps a result. Its key must have none, and room must have been taken.
-func (r *results[K, V]) add(kept *result[K, V]) {
-	r.byKey[kept.key] = kept
-	r.most = max(r.most, len(r.byKey))
-	r.byEnd.push(kept)
-	if kept.order != 0 {
-		r.byOrder.push(kept)
+// peek returns what is kept under key, ended or not.
+func (r *results[K, V]) peek(key K, hash uint64) (kept[V], bool) {
+	if f, ok := r.ledger.get(key, hash); ok {
+		return r.unfold(f.slot, f.beside()), true
 	}
+	if s := r.shelf.byKey[key]; s != nil {
+		return s.kept, true
+	}
+	return kept[V]{}, false
 }
 
-// drop lets a result go. Go's maps do not shrink: one that has been much larger
-// is made anew.
-//
-// The caller gives its room back, or puts another in its place.
-func (r *results[K, V]) drop(kept *result[K, V]) {
-	r.byEnd.remove(kept)
-	if kept.order != 0 {
-		r.byOrder.remove(kept)
-	}
-	delete(r.byKey, kept.key)
-	if r.most > 1024 && len(r.byKey) < r.most/8 {
-		smaller := make(map[K]*result[K, V], len(r.byKey))
-		maps.Copy(smaller, r.byKey)
-		r.byKey, r.most = smaller, len(smaller)
+// unfold says in full what a slot says in short.
+func (r *results[K, V]) unfold(s *slot[K, V], b beside) kept[V] {
+	return kept[V]{
+		value: s.value, fingerprint: b.fingerprint, order: b.order,
+		completed: s.completed, ends: after(s.completed, r.timing.window),
 	}
 }
 
-func (r *results[K, V]) expire(kept *result[K, V]) {
-	r.drop(kept)
+// add keeps a result that has just completed. Its key has none, and its room is
+// taken.
+func (r *results[K, V]) add(key K, hash uint64, k kept[V]) {
+	if k.err == nil && k.ends == after(k.completed, r.timing.window) {
+		r.ledger.append(key, hash, k.value, k.completed, beside{k.fingerprint, k.order})
+		return
+	}
+	r.shelf.add(key, k)
+}
+
+// drop takes key's result away; its room stays taken.
+func (r *results[K, V]) drop(key K, hash uint64) {
+	if f, ok := r.ledger.get(key, hash); ok {
+		r.ledger.remove(f)
+	} else if s := r.shelf.byKey[key]; s != nil {
+		r.shelf.drop(s)
+	}
+}
+
+// bury gives back the room of a result that has been dropped, counts it and
+// remembers its key.
+func (r *results[K, V]) bury(key K, completed int64, count *uint64) {
 	r.room.give()
-	r.expired++
-	r.stale.remember(kept.key, kept.completed)
+	*count++
+	r.stale.remember(key, completed)
 }
 
 // expireSome lets up to most results go whose window has ended at now, and says
-// how many.
-func (r *results[K, V]) expireSome(now int64, most int) int {
-	n := 0
-	for ; n < most && r.earliest() <= now; n++ {
-		r.expire(r.byEnd.items[0])
+// how many. It remembers none of the keys while *skip is above 0.
+func (r *results[K, V]) expireSome(now int64, most int, skip *int) (n int) {
+	for ; n < most; n++ {
+		var key K
+		var completed int64
+		if s, _, ok := r.ledger.first(); ok && after(s.completed, r.timing.window) <= now {
+			key, completed = s.key, s.completed
+			r.ledger.pop()
+		} else if s := r.shelf.byEnd.first(); s != nil && s.ends <= now {
+			key, completed = s.key, s.completed
+			r.shelf.drop(s)
+		} else {
+			break
+		}
+		if *skip > 0 {
+			*skip--
+			r.room.give()
+			r.expired++
+			continue
+		}
+		r.bury(key, completed, &r.expired)
+	}
+	return n
+}
+
+// ended counts the results whose window has ended at now. Those that have gone
+// before their time may be counted in.
+func (r *results[K, V]) ended(now int64) int {
+	n := r.ledger.countIf(func(s *slot[K, V]) bool { return after(s.completed, r.timing.window) <= now })
+	if s := r.shelf.byEnd.first(); s != nil && s.ends <= now {
+		n += len(r.shelf.byKey) // at most; the shelf is small
 	}
 	return n
 }
 
 // earliest is when the next window ends.
 func (r *results[K, V]) earliest() int64 {
-	if len(r.byEnd.items) == 0 {
-		return never
+	next := int64(never)
+	if s, _, ok := r.ledger.first(); ok {
+		next = after(s.completed, r.timing.window)
 	}
-	return r.byEnd.items[0].ends
-}
-
-// oldest returns the result that completed first, or nil.
-func (r *results[K, V]) oldest() *result[K, V] {
-	if len(r.byOrder.items) == 0 {
-		return nil
+	if s := r.shelf.byEnd.first(); s != nil {
+		next = min(next, s.ends)
 	}
-	return r.byOrder.items[0]
+	return next
 }
 
-func (r *results[K, V]) evict(kept *result[K, V]) {
-	r.drop(kept)
-	r.room.give()
-	r.evicted++
-	r.stale.remember(kept.key, kept.completed)
+// oldest is the order of the result that completed first, or never. It is only
+// known with EvictOldest.
+func (r *results[K, V]) oldest() int64 {
+	order := int64(never)
+	if _, b, ok := r.ledger.first(); ok {
+		order = (*b.beside.Load())[int(r.ledger.head)&(len(b.slots)-1)].order
+	}
+	if s := r.shelf.byOrder.first(); s != nil {
+		order = min(order, s.order)
+	}
+	return order
 }
 
-// queue is a heap of results that each know their place in it.
-type queue[K comparable, V any] struct {
-	items []*result[K, V]
-	less  func(a, b *result[K, V]) bool
-	place func(*result[K, V]) *int
+// evictOldest lets the result go that completed first. There must be one.
+func (r *results[K, V]) evictOldest() {
+	if s := r.shelf.byOrder.first(); s != nil && s.order == r.oldest() {
+		r.shelf.drop(s)
+		r.bury(s.key, s.completed, &r.evicted)
+		return
+	}
+	s, _, _ := r.ledger.first()
+	f, _ := r.ledger.get(s.key, r.hash(s.key))
+	r.ledger.takeOut(f)
+	r.ledger.pop()
+	if r.ledger.head-r.ledger.clean >= 8 {
+		r.ledger.tidy()
+	}
+	r.bury(s.key, s.completed, &r.evicted)
 }
 
-func (q *queue[K, V]) push(r *result[K, V])   { heap.Push((*heapOf[K, V])(q), r) }
-func (q *queue[K, V]) remove(r *result[K, V]) { heap.Remove((*heapOf[K, V])(q), *q.place(r)) }
-
-// heapOf is a queue as container/heap wants it.
-type heapOf[K comparable, V any] queue[K, V]
-
-func (h *heapOf[K, V]) Len() int           { return len(h.items) }
-func (h *heapOf[K, V]) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
-
-func (h *heapOf[K, V]) Swap(i, j int) {
-	h.items[i], h.items[j] = h.items[j], h.items[i]
-	*h.place(h.items[i]), *h.place(h.items[j]) = i, j
+// all returns what is kept now, to be gone through without the lock.
+func (r *results[K, V]) all() iter.Seq2[K, kept[V]] {
+	slots := r.ledger.all()
+	others := slices.Collect(maps.Values(r.shelf.byKey))
+	return func(yield func(K, kept[V]) bool) {
+		for s, b := range slots {
+			if !yield(s.key, r.unfold(s, b)) {
+				return
+			}
+		}
+		for _, s := range others {
+			if !yield(s.key, s.kept) {
+				return
+			}
+		}
+	}
 }
 
-func (h *heapOf[K, V]) Push(r any) {
-	*h.place(r.(*result[K, V])) = len(h.items)
-	h.items = append(h.items, r.(*result[K, V]))
-}
-
-func (h *heapOf[K, V]) Pop() any {
-	last := len(h.items) - 1
-	r := h.items[last]
-	h.items[last] = nil
-	h.items = h.items[:last]
-	return r
-}
+func (r *results[K, V]) len() int { return r.ledger.live + len(r.shelf.byKey) }
 
 // room counts the keys held under Options.Capacity. A nil room has no bound.
 type room struct {
@@ -200,16 +234,24 @@ type room struct {
 	held atomic.Int64
 }
 
+// take takes the room of one key, and never more than there is: not even for a
+// moment, in which another key would be refused for nothing.
 func (r *room) take() bool {
 	if r == nil {
 		return true
 	}
-	if r.held.Add(1) > r.most {
-		r.held.Add(-1)
-		return false
+	for {
+		held := r.held.Load()
+		if held >= r.most {
+			return false
+		}
+		if r.held.CompareAndSwap(held, held+1) {
+			return true
+		}
 	}
-	return true
 }
+
+func (r *room) left() bool { return r.held.Load() < r.most }
 
 func (r *room) give() {
 	if r != nil {
@@ -221,6 +263,7 @@ func (r *room) give() {
 // loses a warning, never a result. A nil one remembers nothing. Its lock may be
 // taken under a shard's.
 type staleMemory[K comparable] struct {
+	most int
 	size atomic.Int64  // of lru: most endpoints have nothing to look for
 	hits atomic.Uint64 // Stats.Stale
 
@@ -228,15 +271,15 @@ type staleMemory[K comparable] struct {
 	lru *simplelru.LRU[K, int64] // when the key's result completed
 }
 
-func newStaleMemory[K comparable](size int) *staleMemory[K] {
-	if size < 0 {
+func newStaleMemory[K comparable](most int) *staleMemory[K] {
+	if most < 0 {
 		return nil
 	}
-	lru, err := simplelru.NewLRU[K, int64](size, nil)
+	lru, err := simplelru.NewLRU[K, int64](most, nil)
 	if err != nil {
-		panic(err) // it refuses no size above 0, and 0 has become the default
+		panic(err) // only a size below 1 is refused, and 0 has become the default
 	}
-	return &staleMemory[K]{lru: lru}
+	return &staleMemory[K]{most: most, lru: lru}
 }
 
 func (m *staleMemory[K]) any() bool { return m != nil && m.size.Load() > 0 }

@@ -62,7 +62,7 @@ func connect(c caller, to *node) (*edge, bool) {
 	if c.place() != from {
 		return nil, true
 	}
-	if to.stuck(map[*node]bool{from: true}) {
+	if to.stuck(search{from: onPath}) {
 		return nil, false
 	}
 	e := &edge{from, to}
@@ -101,31 +101,48 @@ func (n *node) disconnect() {
 	}
 }
 
-// stuck reports whether n cannot end before the nodes on path do. waits must be
-// held. A node met again on the path counts as stuck, which makes the answer the
-// greatest fixed point: a set of nodes that only wait for each other is stuck,
-// also where "any holder of a slot" would let one go.
-func (n *node) stuck(path map[*node]bool) bool {
-	if path[n] {
+// search is what a search for a circle knows of the nodes it has met.
+type search map[*node]mark
+
+type mark uint8
+
+const (
+	onPath mark = iota + 1
+	free        // not stuck
+)
+
+// stuck reports whether n cannot end before the nodes on the path do. waits must
+// be held. A node met again on the path counts as stuck, which makes the answer
+// the greatest fixed point: a set of nodes that only wait for each other is
+// stuck, also where "any holder of a slot" would let one go. For the same reason
+// "not stuck" holds for the whole search, and "stuck" only on its path.
+func (n *node) stuck(met search) bool {
+	switch met[n] {
+	case onPath:
+		return true
+	case free:
+		return false
+	}
+	met[n] = onPath
+	if n.waitsForStuck(met) {
+		delete(met, n)
 		return true
 	}
-	path[n] = true
-	defer delete(path, n)
+	met[n] = free
+	return false
+}
+
+func (n *node) waitsForStuck(met search) bool {
 	if n.queued {
 		stuck := 0
 		for holder := range n.slots.callers {
-			if holder.stuck(path) {
+			if holder.stuck(met) {
 				stuck++
 			}
 		}
 		return stuck == n.slots.most
 	}
-	for _, call := range n.calls {
-		if call.to.stuck(path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.calls, func(call *edge) bool { return call.to.stuck(met) })
 }
 
 // slots bounds the effects that run at one time.
@@ -162,7 +179,7 @@ func (s *slots) queue(n *node) bool {
 	waits.Lock()
 	defer waits.Unlock()
 	n.queued = true
-	if n.stuck(make(map[*node]bool)) {
+	if n.stuck(search{}) {
 		n.queued = false
 		return false
 	}

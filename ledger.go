@@ -1,0 +1,389 @@
+package idempotent
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+	"sort"
+	"sync/atomic"
+)
+
+// ledger keeps results that have one window in common: a log in the order of
+// completion, which is the order in which they end, and an index into it.
+//
+// Writers hold the shard's mu; readers hold nothing. A slot is written before
+// the word that leads to it, and never again; what is replaced (an index, a
+// directory, a slab) stays as it was for those who still read it. So a reader
+// sees the ledger as it was at some moment of its call. It can miss a result
+// that is just being published: whoever misses looks again under mu, and that
+// second look is what makes exactly once hold.
+type ledger[K comparable, V any] struct {
+	index atomic.Pointer[index]
+	slabs atomic.Pointer[directory[K, V]]
+
+	// Guarded by mu. The results have sequence numbers [head, tail).
+	head, tail uint64
+	live       int    // results in [head, tail) that have not gone before their time
+	words      int    // of the index that are not free
+	clean      uint64 // slots before it hold no result
+	perSlab    uint8  // log2 of the slots in a slab
+
+	// inside, if set, is called between the steps of a write, under mu. Tests set
+	// it to read at that moment.
+	inside func(step string)
+}
+
+// index is an open-addressed table, probed linearly. A word is a tag, the upper
+// half of the key's hash, and the lower half of a sequence number. Its home
+// follows from the tag, so an index is grown and shrunk without hashing a key
+// again. A word is not used twice: the index is replaced while it still has free
+// ones, long before a sequence number could come round.
+type index struct {
+	words []atomic.Uint64
+	shift uint8 // a tag's home is tag >> shift
+}
+
+const (
+	freeWord = 0 // ends a probe
+	goneWord = 1 // the result has gone; the probe goes on. No tag is 0.
+)
+
+func tagOf(hash uint64) uint32 { return uint32(hash>>32) | 1 }
+
+func wordOf(tag uint32, seq uint64) uint64 { return uint64(tag)<<32 | uint64(uint32(seq)) }
+
+const smallestIndex = 8
+
+func newIndex(size int) *index {
+	return &index{make([]atomic.Uint64, size), uint8(33 - bits.Len(uint(size)))}
+}
+
+// put stores a word in the first free place.
+func (x *index) put(word uint64) {
+	mask := uint32(len(x.words) - 1)
+	i := uint32(word>>32) >> x.shift & mask
+	for x.words[i].Load() != freeWord {
+		i = (i + 1) & mask
+	}
+	x.words[i].Store(word)
+}
+
+// directory is a ring of slabs by their number.
+type directory[K comparable, V any] struct {
+	ring []atomic.Pointer[slab[K, V]]
+}
+
+func newDirectory[K comparable, V any](size int) *directory[K, V] {
+	return &directory[K, V]{make([]atomic.Pointer[slab[K, V]], size)}
+}
+
+func (d *directory[K, V]) at(number uint32) *atomic.Pointer[slab[K, V]] {
+	return &d.ring[number&uint32(len(d.ring)-1)]
+}
+
+type slab[K comparable, V any] struct {
+	number uint32 // of its first slot's sequence number
+	gone   uint64 // a bit for each slot whose result has gone before its time; guarded by mu
+	slots  []slot[K, V]
+	beside atomic.Pointer[[]beside] // what few results have; nil if none of the slab's has
+}
+
+type slot[K comparable, V any] struct {
+	key       K
+	value     V
+	completed int64
+}
+
+type beside struct {
+	fingerprint string
+	order       int64 // of completion over all shards, with EvictOldest
+}
+
+// init makes the ledger empty. Slabs have 8 to 64 slots, in about 4 KiB.
+func (l *ledger[K, V]) init(slotSize uintptr) {
+	l.perSlab = 6
+	for l.perSlab > 3 && slotSize<<l.perSlab > 4096 {
+		l.perSlab--
+	}
+	l.clear()
+}
+
+// found is where a result is.
+type found[K comparable, V any] struct {
+	*slot[K, V]
+	slab *slab[K, V]
+	seq  uint32
+	at   uint32 // the word's place in the index
+}
+
+func (f found[K, V]) beside() beside {
+	if all := f.slab.beside.Load(); all != nil {
+		return (*all)[f.seq&uint32(len(*all)-1)]
+	}
+	return beside{}
+}
+
+// match probes x from place i for a slot with key. It takes no lock.
+func (l *ledger[K, V]) match(x *index, key K, tag, i uint32) (found[K, V], bool) {
+	mask := uint32(len(x.words) - 1)
+	for ; ; i++ {
+		word := x.words[i&mask].Load()
+		if word == freeWord {
+			return found[K, V]{}, false
+		}
+		if uint32(word>>32) != tag {
+			continue
+		}
+		// The number tells a slab from one that has taken its place in the ring:
+		// slots of that one may not be written yet.
+		seq := uint32(word)
+		number := seq >> l.perSlab
+		b := l.slabs.Load().at(number).Load()
+		if b == nil || b.number != number {
+			continue
+		}
+		if s := &b.slots[seq&uint32(len(b.slots)-1)]; s.key == key {
+			return found[K, V]{s, b, seq, i & mask}, true
+		}
+	}
+}
+
+// read finds a result of key that has not ended by t, without a lock. One that
+// has ended may stand before it in the probe.
+func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (found[K, V], bool) {
+	tag := tagOf(hash)
+	x := l.index.Load()
+	f, ok := l.match(x, key, tag, tag>>x.shift)
+	for ok && t.ended(f.completed) {
+		f, ok = l.match(x, key, tag, f.at+1)
+	}
+	return f, ok
+}
+
+// get finds key's result among those not yet let go, whether it has ended or
+// not. Results of key that have been let go are unreachable afterwards, so that
+// no reader whose horizon is late takes one for alive once the key is claimed
+// again. mu must be held.
+func (l *ledger[K, V]) get(key K, hash uint64) (found[K, V], bool) {
+	tag := tagOf(hash)
+	x := l.index.Load()
+	f, ok := l.match(x, key, tag, tag>>x.shift)
+	for ok && !l.holds(f.seq) {
+		l.takeOut(f)
+		f, ok = l.match(x, key, tag, f.at+1)
+	}
+	return f, ok
+}
+
+// holds tells whether a word's sequence number is in [head, tail).
+func (l *ledger[K, V]) holds(seq uint32) bool {
+	return uint64(seq-uint32(l.head)) < l.tail-l.head
+}
+
+// append keeps a result. mu must be held, completed must not be before the last.
+func (l *ledger[K, V]) append(key K, hash uint64, value V, completed int64, more beside) {
+	b := l.open()
+	i := int(l.tail) & (len(b.slots) - 1)
+	b.slots[i] = slot[K, V]{key, value, completed}
+	if more != (beside{}) {
+		all := b.beside.Load()
+		if all == nil {
+			all = new(make([]beside, len(b.slots)))
+			b.beside.Store(all)
+		}
+		(*all)[i] = more
+	}
+	l.step("appended")
+	if 4*(l.words+1) > 3*len(l.index.Load().words) {
+		l.reindex()
+		l.step("reindexed")
+	}
+	l.index.Load().put(wordOf(tagOf(hash), l.tail))
+	l.step("published")
+	l.words++
+	l.tail++
+	l.live++
+}
+
+// open returns the slab that the slot at tail is in, and makes it if that is its
+// first.
+func (l *ledger[K, V]) open() *slab[K, V] {
+	number := uint32(l.tail >> l.perSlab)
+	d := l.slabs.Load()
+	if l.tail&(1<<l.perSlab-1) != 0 {
+		return d.at(number).Load()
+	}
+	if first := uint32(l.head >> l.perSlab); int(number-first) == len(d.ring) {
+		d = l.redirect(first, number, 2*len(d.ring))
+		l.step("redirected")
+	}
+	b := &slab[K, V]{number: number, slots: make([]slot[K, V], 1<<l.perSlab)}
+	d.at(number).Store(b)
+	return b
+}
+
+// redirect replaces the directory by one of another size, with the slabs
+// [from, to).
+func (l *ledger[K, V]) redirect(from, to uint32, size int) *directory[K, V] {
+	old, d := l.slabs.Load(), newDirectory[K, V](size)
+	for number := from; number != to; number++ {
+		d.at(number).Store(old.at(number).Load())
+	}
+	l.slabs.Store(d)
+	return d
+}
+
+// reindex replaces the index by one that is at most half full.
+func (l *ledger[K, V]) reindex() {
+	size := smallestIndex
+	for size < 2*(l.live+1) {
+		size *= 2
+	}
+	old, x := l.index.Load(), newIndex(size)
+	l.words = 0
+	for i := range old.words {
+		word := old.words[i].Load()
+		if word > goneWord && l.holds(uint32(word)) {
+			x.put(word)
+			l.words++
+		}
+	}
+	l.index.Store(x)
+}
+
+// first returns the slot at head, past those that have gone before their time.
+func (l *ledger[K, V]) first() (*slot[K, V], *slab[K, V], bool) {
+	for l.head < l.tail {
+		b := l.slabs.Load().at(uint32(l.head >> l.perSlab)).Load()
+		i := int(l.head) & (len(b.slots) - 1)
+		if b.gone>>i&1 == 0 {
+			return &b.slots[i], b, true
+		}
+		l.advance()
+	}
+	return nil, nil, false
+}
+
+// advance moves head by one slot, and lets a slab go with its last.
+func (l *ledger[K, V]) advance() {
+	l.head++
+	if l.head&(1<<l.perSlab-1) == 0 {
+		l.slabs.Load().at(uint32((l.head - 1) >> l.perSlab)).Store(nil)
+	}
+}
+
+// pop lets the first result go. Its word stays, and leads nowhere once the slab
+// has gone. Until then it is followed by readers that take the result for alive:
+// so it must have ended, or must have been taken out.
+func (l *ledger[K, V]) pop() {
+	l.advance()
+	l.live--
+	if l.live == 0 {
+		l.clear()
+	}
+}
+
+// takeOut makes a result unreachable.
+func (l *ledger[K, V]) takeOut(f found[K, V]) { l.index.Load().words[f.at].Store(goneWord) }
+
+// remove lets a result go that is not the first.
+func (l *ledger[K, V]) remove(f found[K, V]) {
+	l.takeOut(f)
+	l.step("taken out")
+	f.slab.gone |= 1 << (f.seq & uint32(len(f.slab.slots)-1))
+	l.live--
+	if l.live == 0 {
+		l.clear()
+		return
+	}
+	l.rewrite(f.slab)
+}
+
+// rewrite replaces a slab by one without the values of results that are gone, so
+// that they can be collected.
+func (l *ledger[K, V]) rewrite(b *slab[K, V]) {
+	c := &slab[K, V]{number: b.number, gone: b.gone, slots: make([]slot[K, V], len(b.slots))}
+	base := uint64(b.number) << l.perSlab
+	for i := range b.slots {
+		if l.holds(uint32(base)+uint32(i)) && b.gone>>i&1 == 0 {
+			c.slots[i] = b.slots[i]
+		}
+	}
+	if all := b.beside.Load(); all != nil {
+		c.beside.Store(new(slices.Clone(*all)))
+	}
+	l.slabs.Load().at(b.number).Store(c)
+}
+
+// countIf counts the results at the head for which cond holds. It must hold for
+// none after one for which it does not.
+func (l *ledger[K, V]) countIf(cond func(*slot[K, V]) bool) int {
+	return sort.Search(int(l.tail-l.head), func(n int) bool {
+		seq := l.head + uint64(n)
+		b := l.slabs.Load().at(uint32(seq >> l.perSlab)).Load()
+		return !cond(&b.slots[int(seq)&(len(b.slots)-1)])
+	})
+}
+
+// all returns the results in [head, tail) as they are now, to be gone through
+// without mu: slots are not written again.
+func (l *ledger[K, V]) all() iter.Seq2[*slot[K, V], beside] {
+	type part struct {
+		*slab[K, V]
+		gone     uint64
+		from, to int
+	}
+	var parts []part
+	perSlab := uint64(1) << l.perSlab
+	for seq := l.head; seq < l.tail; seq = (seq | (perSlab - 1)) + 1 {
+		b := l.slabs.Load().at(uint32(seq >> l.perSlab)).Load()
+		parts = append(parts, part{b, b.gone, int(seq & (perSlab - 1)), int(min(perSlab, l.tail-seq&^(perSlab-1)))})
+	}
+	return func(yield func(*slot[K, V], beside) bool) {
+		for _, p := range parts {
+			more := p.beside.Load()
+			for i := p.from; i < p.to; i++ {
+				var b beside
+				if more != nil {
+					b = (*more)[i]
+				}
+				if p.gone>>i&1 == 0 && !yield(&p.slots[i], b) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tidy gives memory back that results which have been let go still hold.
+func (l *ledger[K, V]) tidy() {
+	inSlab := l.head & (1<<l.perSlab - 1)
+	if l.clean < l.head && inSlab != 0 {
+		l.rewrite(l.slabs.Load().at(uint32(l.head >> l.perSlab)).Load())
+	}
+	l.clean = l.head
+	if size := len(l.index.Load().words); size > smallestIndex && 8*l.live < size {
+		l.reindex()
+	}
+	d := l.slabs.Load()
+	from, to := uint32(l.head>>l.perSlab), uint32((l.tail+1<<l.perSlab-1)>>l.perSlab)
+	if size := len(d.ring); size > 4 && 8*int(to-from) < size {
+		l.redirect(from, to, size/4)
+	}
+}
+
+// clear lets everything go that is left of results that have gone. The next one
+// opens a slab.
+func (l *ledger[K, V]) clear() {
+	perSlab := uint64(1) << l.perSlab
+	l.tail = (l.tail + perSlab - 1) &^ (perSlab - 1)
+	l.head, l.clean, l.live, l.words = l.tail, l.tail, 0, 0
+	l.index.Store(newIndex(smallestIndex))
+	l.slabs.Store(newDirectory[K, V](1))
+}
+
+func (l *ledger[K, V]) step(name string) {
+	if l.inside != nil {
+		l.inside(name)
+	}
+}

@@ -1,0 +1,97 @@
+package idempotent
+
+import (
+	"container/heap"
+	"maps"
+)
+
+// shelf keeps the results that the ledger cannot: kept failures, and successes
+// with a window of their own or a completion in the past. Guarded by the shard's
+// mu; also its reads.
+type shelf[K comparable, V any] struct {
+	byKey   map[K]*shelved[K, V]
+	most    int         // byKey's greatest size since it was made
+	byEnd   queue[K, V] // first the one that ends first
+	byOrder queue[K, V] // first the one that completed first; empty unless EvictOldest
+}
+
+type shelved[K comparable, V any] struct {
+	key K
+	kept[V]
+	inEnds, inOrder int // places in the queues
+}
+
+func (s *shelf[K, V]) init() {
+	s.byKey = make(map[K]*shelved[K, V])
+	s.byEnd = queue[K, V]{
+		less:  func(a, b *shelved[K, V]) bool { return a.ends < b.ends },
+		place: func(r *shelved[K, V]) *int { return &r.inEnds },
+	}
+	s.byOrder = queue[K, V]{
+		less:  func(a, b *shelved[K, V]) bool { return a.order < b.order },
+		place: func(r *shelved[K, V]) *int { return &r.inOrder },
+	}
+}
+
+func (s *shelf[K, V]) add(key K, k kept[V]) {
+	r := &shelved[K, V]{key: key, kept: k}
+	s.byKey[key] = r
+	s.most = max(s.most, len(s.byKey))
+	heap.Push(&s.byEnd, r)
+	if r.order != 0 {
+		heap.Push(&s.byOrder, r)
+	}
+}
+
+// drop lets a result go. Go's maps do not shrink: one that has been much larger
+// is made anew.
+func (s *shelf[K, V]) drop(r *shelved[K, V]) {
+	heap.Remove(&s.byEnd, r.inEnds)
+	if r.order != 0 {
+		heap.Remove(&s.byOrder, r.inOrder)
+	}
+	delete(s.byKey, r.key)
+	if s.most > 1024 && len(s.byKey) < s.most/8 {
+		smaller := make(map[K]*shelved[K, V], len(s.byKey))
+		maps.Copy(smaller, s.byKey)
+		s.byKey, s.most = smaller, len(smaller)
+	}
+}
+
+// queue is a heap of results that know their place in it.
+type queue[K comparable, V any] struct {
+	items []*shelved[K, V]
+	less  func(a, b *shelved[K, V]) bool
+	place func(*shelved[K, V]) *int
+}
+
+// first returns nil if the queue is empty.
+func (q *queue[K, V]) first() *shelved[K, V] {
+	if len(q.items) == 0 {
+		return nil
+	}
+	return q.items[0]
+}
+
+// The rest is for container/heap.
+
+func (q *queue[K, V]) Len() int           { return len(q.items) }
+func (q *queue[K, V]) Less(i, j int) bool { return q.less(q.items[i], q.items[j]) }
+
+func (q *queue[K, V]) Swap(i, j int) {
+	q.items[i], q.items[j] = q.items[j], q.items[i]
+	*q.place(q.items[i]), *q.place(q.items[j]) = i, j
+}
+
+func (q *queue[K, V]) Push(r any) {
+	*q.place(r.(*shelved[K, V])) = len(q.items)
+	q.items = append(q.items, r.(*shelved[K, V]))
+}
+
+func (q *queue[K, V]) Pop() any {
+	last := len(q.items) - 1
+	r := q.items[last]
+	q.items[last] = nil
+	q.items = q.items[:last]
+	return r
+}
