@@ -27,6 +27,7 @@ type look struct {
 	Value                    string
 	ShowsValue               bool
 
+	Token      string // of the forms
 	Form       string // the key as the forms carry it
 	Seen       string // when the result that is shown completed
 	CanForget  bool
@@ -35,7 +36,7 @@ type look struct {
 }
 
 func (p *Page[K, V]) look(v *view, text string, claims []idempotent.Claim[K], now time.Time) *look {
-	l := &look{Key: visible(text), State: "none", Form: base64.RawURLEncoding.EncodeToString([]byte(text))}
+	l := &look{Key: visible(text), State: "none", Token: p.token, Form: base64.RawURLEncoding.EncodeToString([]byte(text))}
 	key, err := p.parseKey(text)
 	if err != nil {
 		l.Problem, l.State = err.Error(), ""

@@ -28,7 +28,6 @@ type view struct {
 	Name, Host, Problem string
 	PID                 int
 	Style               template.CSS
-	Token               string
 	Now, Since          moment
 	Live                bool   // the browser loads the page again and again
 	Steady, Lively      string // addresses of this page without that and with it
@@ -105,7 +104,7 @@ func (p *Page[K, V]) view(ctx context.Context, query url.Values) *view {
 	samples := p.history.with(now)
 	covers := samplesKept * p.opts.SampleEvery
 	v := &view{
-		Name: p.opts.Name, Host: p.host, PID: os.Getpid(), Style: template.CSS(style), Token: p.token,
+		Name: p.opts.Name, Host: p.host, PID: os.Getpid(), Style: template.CSS(style),
 		CanParse: p.opts.ParseKey != nil,
 		Watching: p.opts.Stale != nil,
 		Changes:  p.opts.AllowForget || p.opts.AllowResolve,
