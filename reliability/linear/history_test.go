@@ -127,6 +127,13 @@ func (h *history) run() {
 	h.end = h.now()
 }
 
+// stalled says that the machine kept the process from its timers for so long
+// that a result may have been replayed past its end: a timer tells readers 50 ms
+// in time when to look at the clock.
+func (h *history) stalled() bool {
+	return h.opts.TTL != idempotent.Forever && h.end > 50*time.Millisecond
+}
+
 func (h *history) perform(c *call) {
 	ctx := context.Background()
 	if c.timeout != 0 {
@@ -186,16 +193,9 @@ func (h *history) operations(buf []porcupine.Operation) (ops []porcupine.Operati
 			Input: section{does: does, key: c.key - 1, id: id, most: h.opts.Capacity},
 		})
 	}
-	// Readers look at the clock when a result is about to end, as a timer tells
-	// them, 50 ms in time. Where the machine kept the process from its timers
-	// longer than that, a result may have lasted longer.
-	late := time.Duration(0)
-	if h.end > 50*time.Millisecond {
-		late = h.end
-	}
 	keep := func(c *call, from, to time.Duration) {
 		if ttl := h.opts.TTL; ttl != idempotent.Forever && from+ttl <= h.end {
-			add(c, ends, c.id, from+ttl, to+ttl+late)
+			add(c, ends, c.id, from+ttl, to+ttl)
 		}
 	}
 	for i := range h.calls {
