@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -125,21 +124,15 @@ func TestHostileRequests(t *testing.T) {
 
 func TestMemoryOfOneRequestIsBounded(t *testing.T) {
 	const limit = 8 << 20
-	live := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	var before, during int64
 	guarded := webhook(t, idemhttp.Options{MaxBody: limit, MaxResponse: limit}, func(w http.ResponseWriter, r *http.Request) {
 		chunk := bytes.Repeat([]byte("x"), 1000)
 		for range limit/len(chunk) + 10 {
 			w.Write(chunk)
 		}
-		during = live()
+		during = heap()
 	})
-	before = live()
+	before = heap()
 	body := io.LimitReader(zeros{}, limit) // of unknown length, so nothing can be sized beforehand
 	r := httptest.NewRequest("POST", "/", body)
 	w := &discarding{header: http.Header{}}
@@ -167,9 +160,7 @@ func TestSixtyThousandDistinctKeys(t *testing.T) {
 		e = newEndpoint(t, opts)
 		guarded := idemhttp.Webhook(e, idemhttp.Options{})(status(200))
 		answers = map[int]int{}
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
+		before := heap()
 		for i := range keys {
 			w := &discarding{header: http.Header{}}
 			r := httptest.NewRequest("POST", "/"+strings.Repeat("p", 2000), nil) // long, to be worth holding
@@ -177,9 +168,7 @@ func TestSixtyThousandDistinctKeys(t *testing.T) {
 			guarded.ServeHTTP(w, r)
 			answers[w.status]++
 		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		return answers, int64(after.HeapAlloc) - int64(before.HeapAlloc), e
+		return answers, heap() - before, e
 	}
 	t.Run("are refused with 503 at Capacity, and memory stays flat", func(t *testing.T) {
 		answers, grown, e := storm(t, config{Capacity: capacity})
