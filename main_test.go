@@ -1,0 +1,56 @@
+package idempotent_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/idempotent-go/idempotent"
+)
+
+// TestMain runs the tests twice: as they are, and with every key under one hash,
+// where nothing can hide behind a lucky spread of the keys. Benchmarks and
+// fuzzing run once. No goroutine may be left.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	if code == 0 && !given("test.bench") && !given("test.fuzz") && !given("test.list") {
+		fmt.Println("once more, every key under one hash:")
+		idempotent.OneHash = true
+		code = m.Run()
+	}
+	if code == 0 && !eventually(func() bool { return runtime.NumGoroutine() <= before }) {
+		stacks := make([]byte, 1<<16)
+		fmt.Printf("%d goroutines before, %d left:\n%s\n", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func given(name string) bool {
+	f := flag.Lookup(name)
+	return f != nil && f.Value.String() != f.DefValue
+}
+
+// eventually polls a condition of the real world for up to ten seconds.
+func eventually(holds func() bool) bool {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if holds() {
+			return true
+		}
+	}
+	return holds()
+}
+
+// many is n, or few where every key has the same hash and a look-up compares
+// all keys.
+func many(n int) int {
+	if idempotent.OneHash {
+		return max(n/500, 100)
+	}
+	return n
+}
