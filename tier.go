@@ -146,7 +146,7 @@ func (t *Tier[V]) Handle(ctx context.Context, req Request[string], effect func(c
 			return a.value, Refused, r.err
 		case refused:
 			// The other call's own trouble says nothing of this one.
-		case met == Replayed && !t.good(req.Key, a):
+		case met == Replayed && !t.good(req.Key, a), met == Refused && t.outdated(req.Key, err):
 			t.front.Forget(req.Key)
 		case met == Refused && ctx.Err() != nil && !errors.Is(err, ErrInFlight) && !errors.Is(err, ErrMismatch):
 			return t.store.Handle(ctx, req, effect) // runs nothing for a dead ctx, but may replay
@@ -211,6 +211,16 @@ func (t *Tier[V]) lookUp(ctx context.Context, req Request[string], a *answer[V])
 // good says that the answer may be replayed still.
 func (t *Tier[V]) good(key string, a answer[V]) bool {
 	return a.keep && a.epoch == t.epoch(key).Load() && (a.ends.IsZero() || time.Now().Before(a.ends))
+}
+
+// outdated says that the endpoint has refused a call for the fingerprint of an
+// answer that must not be replayed any more.
+func (t *Tier[V]) outdated(key string, refusal error) bool {
+	if !errors.Is(refusal, ErrMismatch) {
+		return false
+	}
+	r, ok := t.front.Lookup(key)
+	return ok && !t.good(key, r.Value)
 }
 
 func (t *Tier[V]) epoch(key string) *atomic.Uint32 {
