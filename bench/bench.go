@@ -25,8 +25,11 @@ type Runner[K comparable, V any] interface {
 // A Filler can keep results whose windows all end at one instant. A Runner
 // without it has one window for all results.
 type Filler[K comparable, V any] interface {
-	Fill(end time.Time, n int, key func(i int) K, value V)
+	Fill(end time.Time, n int, key func(i int) K, value func(i int) V)
 }
+
+// A Sweeper lets the interval of its sweeps be changed.
+type Sweeper interface{ Sweep(every time.Duration) }
 
 // A Config says what a workload needs. A library that must have a bound gets
 // one that the workload does not reach, unless Capacity asks for one.
@@ -100,7 +103,7 @@ var shared = Promises{Once: true, Expires: true, PanicFree: true, GoexitFree: tr
 // Peers returns all peers, the endpoint first and the floor last.
 func Peers() []Peer {
 	return []Peer{
-		idempotentPeer(), otterPeer(Otter, 0), otterPeer(OtterCoarse, 100*time.Millisecond),
+		idempotentPeer(), otterPeer(Otter, 0), otterPeer(OtterCoarse, 10*time.Millisecond),
 		xsyncPeer(), portPeer(), recheckPeer(), naivePeer(), goCachePeer(), syncMapPeer(),
 		ttlcachePeer(), ristrettoPeer(), sturdycPeer(), theinePeer(), mapPeer(),
 	}

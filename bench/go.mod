@@ -11,6 +11,7 @@ require (
 	github.com/maypok86/otter/v2 v2.4.0
 	github.com/patrickmn/go-cache v2.1.0+incompatible
 	github.com/puzpuzpuz/xsync/v4 v4.5.0
+	github.com/stretchr/testify v1.12.1
 	github.com/viccon/sturdyc v1.1.5
 	golang.org/x/sync v0.25.0
 )
@@ -20,6 +21,7 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/klauspost/cpuid/v2 v2.0.9 // indirect
 	github.com/zeebo/xxh3 v1.0.2 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.36.0 // indirect
 )
 

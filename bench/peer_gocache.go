@@ -62,9 +62,9 @@ func (g *goCache[K, V]) lock(key string) (unlock func()) {
 	}
 }
 
-func (g *goCache[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
+func (g *goCache[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
 	for i := range n {
-		g.cache.Set(keyText(key(i)), value, time.Until(end))
+		g.cache.Set(keyText(key(i)), value(i), time.Until(end))
 	}
 }
 

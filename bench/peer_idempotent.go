@@ -34,10 +34,10 @@ func (r endpointRunner[K, V]) Do(ctx context.Context, key K, effect Effect[V]) (
 // Stale is how many late retries were noticed.
 func (r endpointRunner[K, V]) Stale() uint64 { return r.Stats().Stale }
 
-func (r endpointRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
-	record := idempotent.Record[V]{Value: value, CompletedAt: time.Now(), ExpiresAt: end}
+func (r endpointRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
+	completed := time.Now()
 	var records iter.Seq2[K, idempotent.Record[V]] = func(yield func(K, idempotent.Record[V]) bool) {
-		for i := 0; i < n && yield(key(i), record); i++ {
+		for i := 0; i < n && yield(key(i), idempotent.Record[V]{Value: value(i), CompletedAt: completed, ExpiresAt: end}); i++ {
 		}
 	}
 	if took := r.Restore(records); took != n {

@@ -22,9 +22,9 @@ func (m bareMap[K, V]) Do(ctx context.Context, key K, effect Effect[V]) (V, erro
 	return value, err
 }
 
-func (m bareMap[K, V]) Fill(_ time.Time, n int, key func(int) K, value V) {
+func (m bareMap[K, V]) Fill(_ time.Time, n int, key func(int) K, value func(int) V) {
 	for i := range n {
-		m[key(i)] = value
+		m[key(i)] = value(i)
 	}
 }
 

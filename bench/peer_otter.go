@@ -42,10 +42,10 @@ func (r *otterRunner[K, V]) load(ctx context.Context, key K, effect Effect[V]) (
 	}))
 }
 
-func (r *otterRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
+func (r *otterRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
 	for i := range n {
 		k := key(i)
-		r.cache.Set(k, value)
+		r.cache.Set(k, value(i))
 		r.cache.SetExpiresAfter(k, time.Until(end))
 	}
 }

@@ -101,12 +101,18 @@ func (p *port[K, V]) run(ctx context.Context, key K, claim *portClaim[V], effect
 	return value, err
 }
 
-func (p *port[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
+func (p *port[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range n {
-		p.done[key(i)] = portResult[V]{value, end}
+		p.done[key(i)] = portResult[V]{value(i), end}
 	}
+}
+
+func (p *port[K, V]) Sweep(every time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweep = every
 }
 
 func (p *port[K, V]) Close() {}

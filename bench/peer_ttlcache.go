@@ -50,9 +50,9 @@ func (r *ttlcacheRunner[K, V]) load(ctx context.Context, key K, effect Effect[V]
 	return item.Value(), nil
 }
 
-func (r *ttlcacheRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
+func (r *ttlcacheRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
 	for i := range n {
-		r.cache.Set(key(i), value, time.Until(end))
+		r.cache.Set(key(i), value(i), time.Until(end))
 	}
 }
 

@@ -14,6 +14,7 @@ type xsyncRunner[K comparable, V any] struct {
 	entries *xsync.Map[K, *xsyncEntry[V]]
 	ttl     time.Duration
 	epoch   time.Time
+	ticker  *time.Ticker
 	stop    chan struct{}
 }
 
@@ -24,8 +25,9 @@ type xsyncEntry[V any] struct {
 }
 
 func newXsync[K comparable, V any](c Config) Runner[K, V] {
-	r := &xsyncRunner[K, V]{entries: xsync.NewMap[K, *xsyncEntry[V]](), ttl: c.TTL, epoch: time.Now(), stop: make(chan struct{})}
-	go r.sweep(c.sweepEvery())
+	r := &xsyncRunner[K, V]{entries: xsync.NewMap[K, *xsyncEntry[V]](), ttl: c.TTL, epoch: time.Now(),
+		ticker: time.NewTicker(c.sweepEvery()), stop: make(chan struct{})}
+	go r.sweep()
 	return r
 }
 
@@ -80,22 +82,23 @@ func (r *xsyncRunner[K, V]) run(ctx context.Context, key K, claim *xsyncEntry[V]
 	return value, err
 }
 
-func (r *xsyncRunner[K, V]) sweep(every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+func (r *xsyncRunner[K, V]) Sweep(every time.Duration) { r.ticker.Reset(every) }
+
+func (r *xsyncRunner[K, V]) sweep() {
+	defer r.ticker.Stop()
 	for {
 		select {
 		case <-r.stop:
 			return
-		case <-ticker.C:
+		case <-r.ticker.C:
 			r.entries.DeleteMatching(func(_ K, entry *xsyncEntry[V]) (remove, stop bool) { return r.ended(entry), false })
 		}
 	}
 }
 
-func (r *xsyncRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value V) {
+func (r *xsyncRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
 	for i := range n {
-		entry := &xsyncEntry[V]{done: make(chan struct{}), value: value}
+		entry := &xsyncEntry[V]{done: make(chan struct{}), value: value(i)}
 		entry.end.Store(int64(end.Sub(r.epoch)))
 		close(entry.done)
 		r.entries.Store(key(i), entry)

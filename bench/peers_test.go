@@ -41,11 +41,11 @@ func TestEveryPeerReplays(t *testing.T) {
 				return // its windows are all of one length
 			}
 			keys := MakeKeys(100)
-			f.Fill(time.Now().Add(time.Hour), 100, keys.Own, Value{Receipt: 7})
+			f.Fill(time.Now().Add(time.Hour), 100, keys.Own, func(i int) Value { return Value{Receipt: int64(i)} })
 			for i := range 100 {
-				value, err := r.Do(context.Background(), keys.At(i), func(context.Context) (Value, error) { return Value{}, nil })
+				value, err := r.Do(context.Background(), keys.At(i), func(context.Context) (Value, error) { return Value{Receipt: -1}, nil })
 				require.NoError(t, err)
-				require.Equal(t, Value{Receipt: 7}, value)
+				require.Equal(t, Value{Receipt: int64(i)}, value)
 			}
 		})
 	}
