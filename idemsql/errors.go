@@ -95,6 +95,12 @@ type sqlState interface {
 	SQLState() string
 }
 
+// unsentError is pgx's for a statement that never left, for want of a connection.
+type unsentError interface {
+	error
+	SafeToRetry() bool
+}
+
 // kindOf returns which of the errors above a driver's error is, or nil.
 func kindOf(err error) error {
 	if err == nil {
@@ -106,11 +112,12 @@ func kindOf(err error) error {
 	if code, ok := sqliteCode(err); ok {
 		return kindOfCode(code, err)
 	}
-	_, network := errors.AsType[net.Error](err)
 	if isContext(err) {
 		return nil // a ctx's error may look like the network's
 	}
-	if network || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+	_, network := errors.AsType[net.Error](err)
+	_, unsent := errors.AsType[unsentError](err)
+	if network || unsent || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
 		return ErrUnavailable
 	}
