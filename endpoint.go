@@ -18,7 +18,7 @@ type Endpoint[K comparable, V any] struct {
 	seed    maphash.Seed
 	spread  uint64        // ANDed to every hash: tests bring keys together with it
 	shards  []shard[K, V] // a power of two of them
-	tallies []tally
+	tallies [tallies]tally
 	timing  timing
 	room    *room  // nil: no bound
 	slots   *slots // nil: no bound
@@ -47,7 +47,6 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 		seed:    maphash.MakeSeed(),
 		spread:  ^uint64(0),
 		shards:  make([]shard[K, V], shards),
-		tallies: make([]tally, shards),
 		stale:   newStaleMemory[K](opts.StaleMemory),
 	}
 	e.timing.init(opts.TTL, weakly(e, (*Endpoint[K, V]).sweep))
@@ -65,7 +64,13 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 
 // Do is [Endpoint.Handle] for a key alone.
 func (e *Endpoint[K, V]) Do(ctx context.Context, key K, effect func(context.Context) (V, error)) (V, Verdict, error) {
-	return e.Handle(ctx, Request[K]{Key: key}, effect)
+	hash := e.hash(key)
+	s := e.shard(hash)
+	e.step(ctx, "look")
+	if value, _ := s.results.ledger.read(key, hash, &e.timing); value != nil {
+		return e.replay(value, nil)
+	}
+	return e.arrive(call[K, V]{ctx: ctx, req: Request[K]{Key: key}, effect: effect, hash: hash, shard: s})
 }
 
 // Handle runs effect, unless the key's result is kept (Replayed) or an attempt
@@ -83,21 +88,25 @@ func (e *Endpoint[K, V]) Do(ctx context.Context, key K, effect func(context.Cont
 // A ctx that has ended runs no effect; a kept result is still replayed. A key
 // that cannot be hashed panics as it would in a map, and changes nothing.
 func (e *Endpoint[K, V]) Handle(ctx context.Context, req Request[K], effect func(context.Context) (V, error)) (V, Verdict, error) {
-	in := call[K, V]{ctx: ctx, req: req, effect: effect, hash: e.hash(req.Key)}
-	in.shard = e.shard(in.hash)
-	if err := req.check(); err != nil {
+	hash := e.hash(req.Key)
+	s := e.shard(hash)
+	e.step(ctx, "look")
+	if value, fingerprint := s.results.ledger.read(req.Key, hash, &e.timing); value != nil && req.TTL >= 0 {
+		if differ(req.Fingerprint, fingerprint) {
+			return e.refuse(&keyError[K]{key: req.Key, kind: ErrMismatch})
+		}
+		return e.replay(value, nil)
+	}
+	return e.arrive(call[K, V]{ctx: ctx, req: req, effect: effect, hash: hash, shard: s})
+}
+
+// arrive takes a call further whose key has no result in sight.
+func (e *Endpoint[K, V]) arrive(in call[K, V]) (V, Verdict, error) {
+	if err := in.req.check(); err != nil {
 		return e.refuse(err)
 	}
-	e.step(ctx, "look")
-	if f, ok := in.shard.results.read(req.Key, in.hash); ok {
-		if req.Fingerprint != "" && differ(req.Fingerprint, f.beside().fingerprint) {
-			return e.refuse(in.refusal(ErrMismatch, nil))
-		}
-		return e.replay(f.value, nil)
-	}
-
 	// What runs the caller's code (a context may be anyone's) comes before the lock.
-	in.dead, in.parent = contextError(ctx), callerOf(ctx)
+	in.dead, in.parent = contextError(in.ctx), callerOf(in.ctx)
 	got := e.enter(&in)
 	if got.edge != nil {
 		defer got.edge.end()
@@ -109,10 +118,10 @@ func (e *Endpoint[K, V]) Handle(ctx context.Context, req Request[K], effect func
 		return e.lead(&in, got.claim)
 	case got.waiter != nil:
 		return e.follow(&in, got.waiter)
-	case differ(req.Fingerprint, got.kept.fingerprint):
+	case differ(in.req.Fingerprint, got.kept.fingerprint):
 		return e.refuse(in.refusal(ErrMismatch, nil))
 	}
-	return e.replay(got.kept.value, got.kept.err)
+	return e.replay(&got.kept.value, got.kept.err)
 }
 
 // follow waits for the attempt that was running when this call came.
@@ -273,9 +282,9 @@ func (e *Endpoint[K, V]) hand(end outcome[V], verdict Verdict) (V, Verdict, erro
 }
 
 // replay counts a replay and hands a kept result out.
-func (e *Endpoint[K, V]) replay(value V, err error) (V, Verdict, error) {
+func (e *Endpoint[K, V]) replay(value *V, err error) (V, Verdict, error) {
 	e.tally(replayed)
-	return e.clone(value), Replayed, err
+	return e.clone(*value), Replayed, err
 }
 
 // refuse counts a refusal.

@@ -108,12 +108,54 @@ func (l *ledger[K, V]) init(slotSize uintptr) {
 	l.clear()
 }
 
+// slabAt returns the slab that a sequence number is in, or nil if it has gone.
+// The number tells it from one that has taken its place in the ring, whose slots
+// may not be written yet.
+func (l *ledger[K, V]) slabAt(seq uint32) *slab[K, V] {
+	number := seq >> (l.perSlab & 31)
+	if b := l.slabs.Load().at(number).Load(); b != nil && b.number == number {
+		return b
+	}
+	return nil
+}
+
+func (b *slab[K, V]) at(seq uint32) *slot[K, V] { return &b.slots[seq&uint32(len(b.slots)-1)] }
+
+// fingerprint of the result in slot seq. It takes no lock.
+func (b *slab[K, V]) fingerprint(seq uint32) string {
+	if all := b.beside.Load(); all != nil {
+		return (*all)[seq&uint32(len(*all)-1)].fingerprint
+	}
+	return ""
+}
+
+// read finds a result of key that has not ended by t, without a lock. One that
+// has ended may stand before it in the probe.
+func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (value *V, fingerprint string) {
+	x := l.index.Load()
+	tag := tagOf(hash)
+	mask := uint32(len(x.words) - 1)
+	for i := tag >> (x.shift & 31); ; i++ {
+		word := x.words[i&mask].Load()
+		if uint32(word>>32) == tag {
+			seq := uint32(word)
+			if b := l.slabAt(seq); b != nil {
+				if s := b.at(seq); s.key == key && !t.ended(s.completed) {
+					return &s.value, b.fingerprint(seq)
+				}
+			}
+		} else if word == freeWord {
+			return nil, ""
+		}
+	}
+}
+
 // found is where a result is.
 type found[K comparable, V any] struct {
 	*slot[K, V]
 	slab *slab[K, V]
 	seq  uint32
-	at   uint32 // the word's place in the index
+	word *atomic.Uint64
 }
 
 func (f found[K, V]) beside() beside {
@@ -123,56 +165,33 @@ func (f found[K, V]) beside() beside {
 	return beside{}
 }
 
-// match probes x from place i for a slot with key. It takes no lock.
-func (l *ledger[K, V]) match(x *index, key K, tag, i uint32) (found[K, V], bool) {
-	mask := uint32(len(x.words) - 1)
-	for ; ; i++ {
-		word := x.words[i&mask].Load()
-		if word == freeWord {
-			return found[K, V]{}, false
-		}
-		if uint32(word>>32) != tag {
-			continue
-		}
-		// The number tells a slab from one that has taken its place in the ring:
-		// slots of that one may not be written yet.
-		seq := uint32(word)
-		number := seq >> l.perSlab
-		b := l.slabs.Load().at(number).Load()
-		if b == nil || b.number != number {
-			continue
-		}
-		if s := &b.slots[seq&uint32(len(b.slots)-1)]; s.key == key {
-			return found[K, V]{s, b, seq, i & mask}, true
-		}
-	}
-}
-
-// read finds a result of key that has not ended by t, without a lock. One that
-// has ended may stand before it in the probe.
-func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (found[K, V], bool) {
-	tag := tagOf(hash)
-	x := l.index.Load()
-	f, ok := l.match(x, key, tag, tag>>x.shift)
-	for ok && t.ended(f.completed) {
-		f, ok = l.match(x, key, tag, f.at+1)
-	}
-	return f, ok
-}
-
 // get finds key's result among those not yet let go, whether it has ended or
 // not. Results of key that have been let go are unreachable afterwards, so that
-// no reader whose horizon is late takes one for alive once the key is claimed
-// again. mu must be held.
-func (l *ledger[K, V]) get(key K, hash uint64) (found[K, V], bool) {
-	tag := tagOf(hash)
+// no reader who has not seen that the timer is late takes one for alive once the
+// key is claimed again. mu must be held.
+func (l *ledger[K, V]) get(key K, hash uint64) (f found[K, V], ok bool) {
 	x := l.index.Load()
-	f, ok := l.match(x, key, tag, tag>>x.shift)
-	for ok && !l.holds(f.seq) {
-		l.takeOut(f)
-		f, ok = l.match(x, key, tag, f.at+1)
+	tag := tagOf(hash)
+	mask := uint32(len(x.words) - 1)
+	for i := tag >> (x.shift & 31); ; i++ {
+		word := &x.words[i&mask]
+		w := word.Load()
+		if w == freeWord {
+			return f, false
+		}
+		if uint32(w>>32) != tag {
+			continue
+		}
+		seq := uint32(w)
+		b := l.slabAt(seq)
+		if b == nil || b.at(seq).key != key {
+			continue
+		}
+		if l.holds(seq) {
+			return found[K, V]{b.at(seq), b, seq, word}, true
+		}
+		word.Store(goneWord)
 	}
-	return f, ok
 }
 
 // holds tells whether a word's sequence number is in [head, tail).
@@ -283,12 +302,9 @@ func (l *ledger[K, V]) pop() {
 	}
 }
 
-// takeOut makes a result unreachable.
-func (l *ledger[K, V]) takeOut(f found[K, V]) { l.index.Load().words[f.at].Store(goneWord) }
-
-// remove lets a result go that is not the first.
+// remove lets a result go before its time.
 func (l *ledger[K, V]) remove(f found[K, V]) {
-	l.takeOut(f)
+	f.word.Store(goneWord)
 	l.step("taken out")
 	f.slab.gone |= 1 << (f.seq & uint32(len(f.slab.slots)-1))
 	l.live--

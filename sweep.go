@@ -15,15 +15,17 @@ const margin = 50 * time.Millisecond
 // timing tells whether a result has ended, on most calls without a look at the
 // clock: as long as the present is before horizon, what ends at horizon or later
 // has not ended. A timer rings a margin before horizon to move it on, and sweeps
-// what has ended. If it is later than the margin, a result may be replayed so
-// much longer, unless its key is claimed again: results.get sees to that.
+// what has ended. If it is later than the margin (the process was stopped, say),
+// results may be replayed so much longer, until the first call that looks at the
+// clock or claims the key again.
 //
 // The timer is armed only while results are kept that will end. It holds the
 // endpoint weakly, since a pending timer is a root of the garbage collector.
 type timing struct {
 	clock
 	window  time.Duration
-	horizon atomic.Int64 // never, while the timer is not armed: then look at the clock
+	horizon atomic.Int64 // never, while the timer is not armed
+	young   atomic.Int64 // horizon - window: what completed at it or later has not ended
 
 	mu    sync.Mutex
 	timer *time.Timer // made when first armed
@@ -32,14 +34,28 @@ type timing struct {
 
 func (t *timing) init(window time.Duration, ring func()) {
 	t.clock, t.window, t.ring = clock{time.Now()}, window, ring
-	t.horizon.Store(never)
+	t.set(never)
+}
+
+// set moves the horizon. It does not overflow: never is the greatest of each.
+func (t *timing) set(horizon int64) {
+	t.horizon.Store(horizon)
+	t.young.Store(horizon - int64(t.window))
 }
 
 // ended reports whether a result with the common window has ended. The clock is
 // looked at last: the answer is right for a moment of this call.
 func (t *timing) ended(completed int64) bool {
-	ends := after(completed, t.window)
-	return ends < t.horizon.Load() && ends <= t.now()
+	return completed < t.young.Load() && after(completed, t.window) <= t.now()
+}
+
+// look returns the present, and sees to it that horizon is not before it.
+func (t *timing) look() int64 {
+	now := t.now()
+	if now >= t.horizon.Load() {
+		t.set(never)
+	}
+	return now
 }
 
 // expect makes the timer ring in time for a result that ends at an instant.
@@ -56,8 +72,8 @@ func (t *timing) expect(now, ends int64) {
 	if ring+int64(margin) >= t.horizon.Load() {
 		return
 	}
-	t.horizon.Store(ring + int64(margin))
-	wait := time.Duration(ring - now)
+	t.set(ring + int64(margin))
+	wait := time.Duration(ring - t.look()) // now may be long ago: look again
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.ring)
 	} else {
@@ -79,7 +95,7 @@ func weakly[T any](e *T, f func(*T)) func() {
 // for the next.
 func (e *Endpoint[K, V]) sweep() {
 	// Before the results are looked at: what is kept from here on arms it itself.
-	e.timing.horizon.Store(never)
+	e.timing.set(never)
 	e.expire()
 	for i := range e.shards {
 		s := &e.shards[i]
@@ -87,12 +103,12 @@ func (e *Endpoint[K, V]) sweep() {
 		s.results.ledger.tidy()
 		s.mu.Unlock()
 	}
-	e.timing.expect(e.timing.now(), e.earliest())
+	e.timing.expect(e.timing.look(), e.earliest())
 }
 
 // expire lets go of all results whose window has ended, and says how many.
 func (e *Endpoint[K, V]) expire() (n int) {
-	now := e.timing.now()
+	now := e.timing.look()
 	skip, total := e.surplus(now)
 	if total > 256 {
 		return e.expireUntil(now, skip)

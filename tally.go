@@ -13,13 +13,15 @@ type tally struct {
 	_      [112]byte // two cache lines: they are fetched in pairs
 }
 
+const tallies = 16
+
 const (
 	replayed = iota
 	refused
 )
 
 func (e *Endpoint[K, V]) tally(what int) {
-	e.tallies[stackHash()%uint64(len(e.tallies))].counts[what].Add(1)
+	e.tallies[stackHash()%tallies].counts[what].Add(1)
 }
 
 // stackHash is a number that differs between goroutines that run at one time,

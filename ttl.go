@@ -67,12 +67,6 @@ func (r *results[K, V]) init(e *Endpoint[K, V]) {
 	r.timing, r.hash, r.stale, r.room = &e.timing, e.hash, e.stale, e.room
 }
 
-// read finds the key's result without a lock, if it is in the ledger. A miss
-// says nothing.
-func (r *results[K, V]) read(key K, hash uint64) (found[K, V], bool) {
-	return r.ledger.read(key, hash, r.timing)
-}
-
 // get returns the key's result if its window runs at now, and lets it go if not.
 func (r *results[K, V]) get(key K, hash uint64, now int64) (kept[V], bool) {
 	k, ok := r.peek(key, hash)
@@ -200,7 +194,7 @@ func (r *results[K, V]) evictOldest() {
 	}
 	s, _, _ := r.ledger.first()
 	f, _ := r.ledger.get(s.key, r.hash(s.key))
-	r.ledger.takeOut(f)
+	f.word.Store(goneWord)
 	r.ledger.pop()
 	if r.ledger.head-r.ledger.clean >= 8 {
 		r.ledger.tidy()
