@@ -119,7 +119,10 @@ func NewTier[V any](store Store[V], opts TierOptions[V]) (*Tier[V], error) {
 		front.Clone = func(a answer[V]) answer[V] { a.value = opts.Clone(a.value); return a }
 	}
 	endpoint, err := New(front)
-	return &Tier[V]{store: store, opts: opts, front: endpoint, seed: maphash.MakeSeed()}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Tier[V]{store: store, opts: opts, front: endpoint, seed: maphash.MakeSeed()}, nil
 }
 
 // Handle does what [Endpoint.Handle] does, over all processes that share the
