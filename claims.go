@@ -87,7 +87,7 @@ type entry[K comparable, V any] struct {
 func (e *Endpoint[K, V]) enter(in *call[K, V]) entry[K, V] {
 	for {
 		e.step(in.ctx, "enter")
-		now := e.timing.now()
+		now := e.timing.look()
 		in.shard.mu.Lock()
 		got, full := e.enterLocked(in, now)
 		in.shard.mu.Unlock()
@@ -179,7 +179,7 @@ func (e *Endpoint[K, V]) settle(in *call[K, V], c *claim[K, V], end outcome[V]) 
 	e.step(in.ctx, "settle")
 	s := in.shard
 	s.mu.Lock()
-	now := e.timing.now() // under mu, so that results are kept in the order of completion
+	now := e.timing.look() // under mu, so that results are kept in the order of completion
 	l := s.part(c)
 	ends := int64(never)
 	var woken *waiter[K, V]
@@ -212,7 +212,7 @@ func (e *Endpoint[K, V]) giveUp(in *call[K, V], c *claim[K, V]) {
 	e.tally(refused)
 	s := in.shard
 	s.mu.Lock()
-	woken := e.pass(s, c.key, s.part(c), e.timing.now())
+	woken := e.pass(s, c.key, s.part(c), e.timing.look())
 	s.drain()
 	s.mu.Unlock()
 	wake(woken)

@@ -100,7 +100,7 @@ func (e *Endpoint[K, V]) InFlight() []Claim[K] {
 func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
 	hash := e.hash(key)
 	s := e.shard(hash)
-	now := e.timing.now()
+	now := e.timing.look()
 	s.mu.Lock()
 	k, ok := s.results.peek(key, hash)
 	s.mu.Unlock()
@@ -133,7 +133,7 @@ func (e *Endpoint[K, V]) Forget(key K) bool {
 	s := e.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.results.get(key, hash, e.timing.now())
+	_, ok := s.results.get(key, hash, e.timing.look())
 	if ok {
 		s.results.drop(key, hash)
 		e.room.give()
@@ -149,7 +149,7 @@ func (e *Endpoint[K, V]) Resolve(key K, value V) bool {
 	hash := e.hash(key)
 	s := e.shard(hash)
 	s.mu.Lock()
-	now := e.timing.now()
+	now := e.timing.look()
 	k, ok := s.results.get(key, hash, now)
 	if !ok || !k.unknown {
 		s.mu.Unlock()
@@ -176,7 +176,7 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 			all := s.results.all()
 			s.mu.Unlock()
 			for key, k := range all {
-				if k.ends > e.timing.now() && !yield(key, e.record(k)) {
+				if k.ends > e.timing.look() && !yield(key, e.record(k)) {
 					return
 				}
 			}
@@ -195,7 +195,7 @@ func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
 			continue
 		}
 		end := outcomeOf(record.Value, record.Err)
-		wall, now := time.Now(), e.timing.now()
+		wall, now := time.Now(), e.timing.look()
 		k := kept[V]{
 			value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
 			completed: after(now, max(record.CompletedAt.Sub(wall), -Forever/2)), ends: never,
@@ -225,7 +225,7 @@ func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool
 	s := e.shard(hash)
 	for {
 		s.mu.Lock()
-		_, held = s.results.get(key, hash, e.timing.now())
+		_, held = s.results.get(key, hash, e.timing.look())
 		held = held || s.claims.get(key) != nil
 		full = !held && !e.room.take()
 		if !held && !full {

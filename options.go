@@ -20,7 +20,10 @@ const Forever time.Duration = math.MaxInt64
 // refused by [New], but for StaleMemory -1.
 type Options[K comparable, V any] struct {
 	// TTL is the window of a result: how long after its completion it is
-	// replayed. 0 means DefaultTTL.
+	// replayed, to the nanosecond. 0 means DefaultTTL. Most replays need no look
+	// at the clock, because a timer says when one is due; where the timer itself
+	// is late by more than 50 ms (the process was stopped, or has no processor),
+	// a replay may be late by as much. Never is a result gone early.
 	TTL time.Duration
 
 	// FailureTTL is the window of a kept failure (Permanent, Unknown).

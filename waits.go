@@ -62,14 +62,15 @@ func connect(c caller, to *node) (*edge, bool) {
 	if c.place() != from {
 		return nil, true
 	}
-	if to.stuck(search{from: onPath}) {
-		return nil, false
+	if from.holding.Load() {
+		from.slots.callers[from] = struct{}{} // before the search, which may come to from's slot
 	}
 	e := &edge{from, to}
-	from.calls = append(from.calls, e)
-	if from.holding.Load() {
-		from.slots.callers[from] = struct{}{}
+	if to.stuck(search{from: onPath}) {
+		e.remove()
+		return nil, false
 	}
+	from.calls = append(from.calls, e)
 	return e, true
 }
 
@@ -77,6 +78,11 @@ func connect(c caller, to *node) (*edge, bool) {
 func (e *edge) end() {
 	waits.Lock()
 	defer waits.Unlock()
+	e.remove()
+}
+
+// remove takes the edge away, if it is there. waits must be held.
+func (e *edge) remove() {
 	n := e.from
 	if i := slices.Index(n.calls, e); i >= 0 {
 		n.calls = slices.Delete(n.calls, i, i+1)
