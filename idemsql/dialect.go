@@ -68,8 +68,9 @@ func newStatements(d Dialect, table string) *statements {
 		s.claim = `WITH claim AS (` + insert + ` RETURNING {row} AS id)
 	SELECT id, '', '', ''::bytea, ''::bytea, ''::bytea, 0::bigint, 0::bigint, 0::bigint, false FROM claim
 	UNION ALL SELECT NULL, ` + columns + ` FROM {table}` + byKey + ` AND NOT EXISTS (SELECT FROM claim)`
+		// clock_timestamp() is volatile, which would keep the planner from the index.
 		s.prune = `DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table}
-	WHERE consumer = $1 AND expires_at <= {now} - $2{span} AND state <> 'claimed'
+	WHERE consumer = $1 AND expires_at <= statement_timestamp() - $2{span} AND state <> 'claimed'
 	ORDER BY expires_at LIMIT $3 FOR UPDATE SKIP LOCKED))`
 		words = append(words, "{now}", "clock_timestamp()", "{span}", "::bigint * interval '1 microsecond'",
 			"{forever}", "'infinity'::timestamptz", "{row}", "ctid::text", "{is row $7}", "ctid = $7::text::tid",

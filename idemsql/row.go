@@ -117,6 +117,9 @@ func (in *Inbox[V]) record(key string, r *row) (idempotent.Record[V], error) {
 	if !r.checksum.Valid || checksum(r.result) != r.checksum.Int64 {
 		return idempotent.Record[V]{}, fail(key, errors.New("checksum does not fit"), ErrCorrupt)
 	}
+	if r.state == unknown && r.result == nil {
+		return rec, nil // a value that did not encode
+	}
 	if err := in.codec.Unmarshal(r.result, &rec.Value); err != nil {
 		return idempotent.Record[V]{}, fail(key, err, ErrCorrupt)
 	}
