@@ -36,29 +36,6 @@ type claim[K comparable, V any] struct {
 	line atomic.Pointer[line[K, V]]
 }
 
-// line is those who wait for a claim, longest first, and the claim's place in
-// the wait-for graph. Guarded by the shard's mu, but for the node.
-type line[K comparable, V any] struct {
-	fingerprint string
-	first, last *waiter[K, V]
-	len         int
-	node        node
-}
-
-// waiter is a call that waits for a claim. When ready is closed it has left the
-// line, one of claim, end and err is set, and none of them is written again.
-type waiter[K comparable, V any] struct {
-	ctx         context.Context
-	fingerprint string
-	line        *line[K, V] // nil once it has left; guarded by mu
-	prev, next  *waiter[K, V]
-
-	ready chan struct{}
-	claim *claim[K, V] // the claim has passed to this call
-	end   *outcome[V]  // how the attempt ended
-	err   error        // why this call is refused
-}
-
 // call is one call on its way through the endpoint.
 type call[K comparable, V any] struct {
 	ctx    context.Context
@@ -286,49 +263,6 @@ func (e *Endpoint[K, V]) nextOrder() int64 {
 	return e.order.Add(1)
 }
 
-// share gives everyone in the line how the attempt ended, and returns them.
-// mu must be held.
-func (s *shard[K, V]) share(l *line[K, V], end outcome[V]) *waiter[K, V] {
-	if l == nil || l.first == nil {
-		return nil
-	}
-	common := new(outcome[V]) // not &end, which would move every outcome to the heap
-	*common = end
-	woken := l.first
-	for w := woken; w != nil; w = w.next {
-		w.end, w.line = common, nil
-	}
-	s.waiting -= l.len
-	s.shared += uint64(l.len)
-	l.first, l.last, l.len = nil, nil, 0
-	return woken
-}
-
-// dismiss refuses those in the line for whom why has an error, and returns them.
-// mu must be held.
-func (s *shard[K, V]) dismiss(l *line[K, V], why func(*waiter[K, V]) error) (woken *waiter[K, V]) {
-	for w := l.first; w != nil; {
-		next := w.next
-		if w.err = why(w); w.err != nil {
-			l.remove(w)
-			s.waiting--
-			w.next, woken = woken, w
-		}
-		w = next
-	}
-	return woken
-}
-
-// wake tells each of a chain of waiters that it has left its line. No lock may
-// be held: those woken come for it.
-func wake[K comparable, V any](w *waiter[K, V]) {
-	for w != nil {
-		next := w.next
-		close(w.ready)
-		w = next
-	}
-}
-
 // vacate frees a key without a result. mu must be held.
 func (e *Endpoint[K, V]) vacate(s *shard[K, V], key K) {
 	s.claims.remove(key)
@@ -351,76 +285,6 @@ func (s *shard[K, V]) drain() {
 	}
 }
 
-// claimSet holds the running claims of a shard, one a key: in a list while they
-// are few, which is nearly always. Guarded by mu.
-type claimSet[K comparable, V any] struct {
-	few  []*claim[K, V]
-	many map[K]*claim[K, V] // all of them, if not nil
-}
-
-const fewClaims = 8
-
-func (s *claimSet[K, V]) len() int { return len(s.few) + len(s.many) }
-
-func (s *claimSet[K, V]) get(key K) *claim[K, V] {
-	if s.many != nil {
-		return s.many[key]
-	}
-	for _, c := range s.few {
-		if c.key == key {
-			return c
-		}
-	}
-	return nil
-}
-
-// put adds c, in the place of another claim of its key.
-func (s *claimSet[K, V]) put(c *claim[K, V]) {
-	s.remove(c.key)
-	if s.many == nil && len(s.few) < fewClaims {
-		s.few = append(s.few, c)
-		return
-	}
-	if s.many == nil {
-		s.many = make(map[K]*claim[K, V])
-		for _, other := range s.few {
-			s.many[other.key] = other
-		}
-		s.few = nil
-	}
-	s.many[c.key] = c
-}
-
-func (s *claimSet[K, V]) remove(key K) {
-	if s.many != nil {
-		if delete(s.many, key); len(s.many) == 0 {
-			s.many = nil // a map never shrinks
-		}
-		return
-	}
-	for i, c := range s.few {
-		if c.key == key {
-			last := len(s.few) - 1
-			s.few[i], s.few[last] = s.few[last], nil
-			s.few = s.few[:last]
-			return
-		}
-	}
-}
-
-func (s *claimSet[K, V]) all(yield func(*claim[K, V]) bool) {
-	for _, c := range s.few {
-		if !yield(c) {
-			return
-		}
-	}
-	for _, c := range s.many {
-		if !yield(c) {
-			return
-		}
-	}
-}
-
 // lineOf returns c's line, and makes it if there is none.
 func (c *claim[K, V]) lineOf(slots *slots) *line[K, V] {
 	for {
@@ -438,32 +302,6 @@ func (c *claim[K, V]) lineOf(slots *slots) *line[K, V] {
 func (c *claim[K, V]) place() *node { return &c.lineOf(nil).node }
 
 func (c *claim[K, V]) outer() caller { return callerOf(c.caller) }
-
-func (l *line[K, V]) push(w *waiter[K, V]) {
-	w.line, w.prev = l, l.last
-	if l.last == nil {
-		l.first = w
-	} else {
-		l.last.next = w
-	}
-	l.last = w
-	l.len++
-}
-
-func (l *line[K, V]) remove(w *waiter[K, V]) {
-	if w.prev == nil {
-		l.first = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		l.last = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.line, w.prev, w.next = nil, nil, nil
-	l.len--
-}
 
 // differ reports whether two fingerprints are both given and not the same.
 func differ(a, b string) bool { return a != "" && b != "" && a != b }
