@@ -43,11 +43,11 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 		shards *= 2
 	}
 	e := &Endpoint[K, V]{
-		opts:    opts,
-		seed:    maphash.MakeSeed(),
-		spread:  ^uint64(0),
-		shards:  make([]shard[K, V], shards),
-		stale:   newStaleMemory[K](opts.StaleMemory),
+		opts:   opts,
+		seed:   maphash.MakeSeed(),
+		spread: ^uint64(0),
+		shards: make([]shard[K, V], shards),
+		stale:  newStaleMemory[K](opts.StaleMemory),
 	}
 	e.timing.init(opts.TTL, weakly(e, (*Endpoint[K, V]).sweep))
 	if opts.Capacity > 0 {

@@ -213,7 +213,8 @@ func (l *ledger[K, V]) append(key K, hash uint64, value V, completed int64, more
 		(*all)[i] = more
 	}
 	l.step("appended")
-	if 4*(l.words+1) > 3*len(l.index.Load().words) {
+	// Past 13 words in 16 a probe that misses takes 15 steps.
+	if 16*(l.words+1) > 13*len(l.index.Load().words) {
 		l.reindex()
 		l.step("reindexed")
 	}
