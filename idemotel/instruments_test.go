@@ -153,7 +153,7 @@ func (encoder) Encode(attributes attribute.Iterator) string {
 	var all []string
 	for attributes.Next() {
 		a := attributes.Attribute()
-		all = append(all, string(a.Key)+"="+a.Value.Emit())
+		all = append(all, string(a.Key)+"="+a.Value.String())
 	}
 	return strings.Join(all, " ")
 }
