@@ -75,6 +75,14 @@ func TestSpill(t *testing.T) {
 		require.Equal(t, "omitted", got.Header().Get("Idempotency-Body"))
 		require.Zero(t, got.Body.Len())
 	})
+	t.Run("a process without the spill answers as omitted", func(t *testing.T) {
+		spill, _ := newDir(t, time.Hour)
+		e := newEndpoint(t, config{})
+		send(idemhttp.Webhook(e, idemhttp.Options{MaxResponse: 10, Spill: spill})(lines(1000)), "POST", "/", "", "Webhook-Id", "1")
+		got := send(idemhttp.Webhook(e, idemhttp.Options{})(lines(1000)), "POST", "/", "", "Webhook-Id", "1")
+		require.Equal(t, "omitted", got.Header().Get("Idempotency-Body"))
+		require.Zero(t, got.Body.Len())
+	})
 	t.Run("a response that is not kept does not go there", func(t *testing.T) {
 		spill, path := newDir(t, time.Hour)
 		guarded := webhook(t, idemhttp.Options{MaxResponse: 10, Spill: spill}, func(w http.ResponseWriter, r *http.Request) {

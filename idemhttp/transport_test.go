@@ -77,6 +77,18 @@ func TestTransport(t *testing.T) {
 			require.Equal(t, http.Header{"A": {"b"}, "Idempotency-Key": {"evt_1"}}, sent)
 		})
 	})
+	t.Run("makes the header of a request that has none", func(t *testing.T) {
+		inside(t, "evt_1", func(ctx context.Context) {
+			r, err := http.NewRequestWithContext(ctx, "POST", server.URL, nil)
+			require.NoError(t, err)
+			r.Header = nil
+			resp, err := (&idemhttp.Transport{}).RoundTrip(r)
+			require.NoError(t, err)
+			resp.Body.Close()
+			require.Nil(t, r.Header)
+			require.Equal(t, []string{"evt_1"}, got["Idempotency-Key"])
+		})
+	})
 	t.Run("sends the digest of a key that does not fit a header", func(t *testing.T) {
 		seen := map[string]bool{}
 		keys := []string{"a b", "a\nb", "a\x00b", "ä", `"a"`, strings.Repeat("x", 256), "a,b"}

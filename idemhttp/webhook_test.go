@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -330,6 +331,11 @@ func TestWebhookPanicGoesOn(t *testing.T) {
 			require.EqualValues(t, 3, h.runs.Load())
 		})
 	}
+	t.Run("Goexit on an executor's goroutine breaks the request off", func(t *testing.T) {
+		h := &counting{answer: func(http.ResponseWriter, *http.Request) { runtime.Goexit() }}
+		guarded := idemhttp.Webhook(newEndpoint(t, config{Detach: true}), idemhttp.Options{})(h)
+		require.PanicsWithValue(t, http.ErrAbortHandler, func() { send(guarded, "POST", "/", "", "Webhook-Id", "1") })
+	})
 	t.Run("breaks the connection off and leaves the key free", func(t *testing.T) {
 		h := &counting{answer: func(w http.ResponseWriter, _ *http.Request) {
 			w.Write([]byte("half"))
