@@ -9,13 +9,16 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotent-go/idempotent"
+	"github.com/idempotent-go/idempotent/idemdebug"
 )
 
 // form returns the fields that the page about a key sends for a change, as a
@@ -192,5 +195,27 @@ func TestResolve(t *testing.T) {
 		value, _, err := e.Do(ctx, "k", gives("again"))
 		require.NoError(t, err)
 		require.Equal(t, "by another", value)
+	})
+}
+
+func TestConcurrency(t *testing.T) {
+	t.Run("looks, changes and calls may all come at once", func(t *testing.T) {
+		var late idemdebug.StaleLog[string]
+		e := newEndpoint(t, idempotent.Options[string, string]{TTL: time.Microsecond, OnStale: late.Watch(nil)})
+		s := open(t, e, options{AllowForget: true, Stale: &late, SampleEvery: time.Millisecond})
+		form := s.form("?key=k", "forget")
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for range 50 {
+					_, _, _ = e.Do(ctx, "k", gives("v"))
+					s.send(httptest.NewRequest("GET", "/?key=k&held=1", nil))
+					code := s.post(form).Code
+					assert.Contains(t, []int{http.StatusSeeOther, http.StatusConflict}, code)
+				}
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, strings.Count(s.get(""), `data-label="Change"`), 20, "the changes that are listed are bounded")
 	})
 }
