@@ -123,7 +123,7 @@ func (g *Guard[V]) hold(ctx context.Context, e entry, sent time.Time) (context.C
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timer = time.AfterFunc(time.Until(c.until)-c.lease*2/3, c.tick)
+	c.timer = time.AfterFunc(time.Until(c.until)-c.lease/3*2, c.tick)
 	return effectCtx, c
 }
 

@@ -20,6 +20,7 @@ type Guard[V any] struct {
 	client redis.UniversalClient
 	opts   Options
 	lease  string // Options.Lease in ms
+	heeds  bool   // the client heeds a ctx's deadline
 	bell   bell
 	drops  drops
 }
@@ -34,7 +35,7 @@ func New[V any](client redis.UniversalClient, opts Options) (*Guard[V], error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard[V]{client: client, opts: opts, lease: milliseconds(opts.Lease)}
+	g := &Guard[V]{client: client, opts: opts, lease: milliseconds(opts.Lease), heeds: heeds(client)}
 	g.bell = bell{client: client, channel: g.name("")}
 	g.drops.drop = func(name, token string) (bool, error) {
 		return g.settle(context.Background(), name, token, settlement{to: never})
@@ -142,11 +143,12 @@ type answer struct {
 	kept  kept          // of a kept result
 }
 
-// enter asks Redis once, for as long as ctx lives. A caller that leaves does not
-// call the question back: it may be on its way, and only the answer says
-// whether there is a claim to give up.
+// enter asks Redis once, for as long as ctx lives. A client that does not heed
+// a ctx is asked on another goroutine, which costs as much as a fast network.
+// A caller that leaves does not call the question back: it may be on its way,
+// and only the answer says whether there is a claim to give up.
 func (g *Guard[V]) enter(ctx context.Context, e entry) (answer, error) {
-	if ctx.Done() == nil {
+	if g.heeds || ctx.Done() == nil {
 		return g.ask(ctx, e)
 	}
 	type said struct {
@@ -186,7 +188,25 @@ func (g *Guard[V]) ask(ctx context.Context, e entry) (answer, error) {
 	if !e.look && !answered(err) {
 		g.drops.add(e.name, e.token)
 	}
+	// A connection's deadline may be a moment earlier than the ctx it is of.
+	if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
+		<-ctx.Done()
+		return answer{}, contextError(ctx, e.req.Key)
+	}
 	return answer{}, unavailable(e.req.Key, err)
+}
+
+// heeds says that the client ends a command with its ctx.
+func heeds(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return c.Options().ContextTimeoutEnabled
+	case *redis.Ring:
+		return c.Options().ContextTimeoutEnabled
+	}
+	return false
 }
 
 // lookDead is Handle for a ctx that has ended.

@@ -41,14 +41,18 @@ func conforms(t *testing.T, opts idemredis.Options, dial func(*testing.T) redis.
 }
 
 func TestGuardConforms(t *testing.T) {
-	for name, opts := range map[string]idemredis.Options{
-		"on redis-server": {},
-		"on redis-server, run again after a lost lease": {OnLostLease: idemredis.RunAgain},
+	for name, c := range map[string]struct {
+		opts idemredis.Options
+		dial func(testing.TB, string) *redis.Client
+	}{
+		"on redis-server": {idemredis.Options{}, dial},
+		"on redis-server, run again after a lost lease, with a client that heeds no ctx": {
+			idemredis.Options{OnLostLease: idemredis.RunAgain}, dialHeedless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t)
-			conforms(t, opts, func(t *testing.T) redis.UniversalClient { return dial(t, s.addr) }, s.reset)
+			conforms(t, c.opts, func(t *testing.T) redis.UniversalClient { return c.dial(t, s.addr) }, s.reset)
 		})
 	}
 	t.Run("on miniredis", func(t *testing.T) {

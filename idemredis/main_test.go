@@ -96,6 +96,14 @@ func dial(t testing.TB, addr string) *redis.Client {
 	return client
 }
 
+// dialHeedless is dial with go-redis's defaults: the ctx of a command is not
+// heeded while it waits for its answer.
+func dialHeedless(t testing.TB, addr string) *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 // miniServer starts an in-process stand-in for Redis whose keys expire in time.
 func miniServer(t testing.TB) string {
 	m := miniredis.RunT(t)

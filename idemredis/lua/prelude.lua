@@ -1,10 +1,16 @@
 local key = KEYS[1]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local clock -- Redis's, in ms; it stands still while a script runs
+local function now()
+  if not clock then
+    local t = redis.call('TIME')
+    clock = t[1] * 1000 + math.floor(t[2] / 1000)
+  end
+  return clock
+end
 local function whole(n) return string.format('%.0f', n) end
 local function read(...) return unpack(redis.call('HMGET', key, ...)) end
 -- A claim is alive until the very millisecond in which its lease ends.
-local function alive(lease) return now < (tonumber(lease or 0) or 0) end
+local function alive(lease) return now() < (tonumber(lease or 0) or 0) end
 -- '' is a window that never ends.
 local function keep(window)
   if window == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, window) end

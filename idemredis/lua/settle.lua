@@ -12,7 +12,7 @@ if to == 'free' or to == 'never' then
 else
   -- As in renew.lua: what has happened is recorded out of memory too.
   redis.call('HDEL', key, 'lease', 'waited')
-  redis.call('HSET', key, 'state', to, 'done', whole(now))
+  redis.call('HSET', key, 'state', to, 'done', whole(now()))
   redis.call('HSET', key, ref == '' and 'value' or 'ref', ref == '' and value or ref)
   if text ~= '' then redis.call('HSET', key, 'error', text) end
   keep(window)
