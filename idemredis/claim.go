@@ -2,9 +2,12 @@ package idemredis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotent-go/idempotent"
 )
@@ -96,7 +99,7 @@ func (g *Guard[V]) record(ctx context.Context, c *claim, key string, s settlemen
 		case cause == nil || ctx.Err() == nil: // that the time is over says less than what took it
 			cause = err
 		}
-		if !pause.wait(ctx) {
+		if errors.Is(err, redis.ErrClosed) || !pause.wait(ctx) {
 			return fmt.Errorf("%w: %w", ErrUnavailable, cause)
 		}
 	}
