@@ -62,16 +62,19 @@ type entry[K comparable, V any] struct {
 
 // enter looks the key up and claims it if it is free.
 func (e *Endpoint[K, V]) enter(in *call[K, V]) entry[K, V] {
-	for {
+	for searched := false; ; {
 		e.step(in.ctx, "enter")
 		now := e.timing.look()
 		in.shard.mu.Lock()
 		got, full := e.enterLocked(in, now)
 		in.shard.mu.Unlock()
-		if full && e.makeRoom() {
-			continue // somebody may have claimed the key or the room meanwhile
+		// While room was searched for in vain, the key may have become known, which
+		// needs no room: so refuse only at a look after the search.
+		if !full || searched {
+			return got
 		}
-		return got
+		e.step(in.ctx, "make room")
+		searched = !e.makeRoom()
 	}
 }
 
