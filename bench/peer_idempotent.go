@@ -48,6 +48,16 @@ func (r endpointRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value 
 // Close lets go: an endpoint has nothing to stop.
 func (endpointRunner[K, V]) Close() {}
 
+// OursNoStale is the endpoint that remembers no ended keys: what it still holds
+// when all results have ended is not that memory.
+const OursNoStale = "idempotent, StaleMemory -1"
+
+func noStalePeer() Peer {
+	return Peer{Name: OursNoStale, Strings: func(c Config) Runner[string, Value] {
+		return endpointRunner[string, Value]{NewEndpoint(idempotent.Options[string, Value]{TTL: c.TTL, StaleMemory: -1})}
+	}}
+}
+
 func idempotentPeer() Peer {
 	return Peer{
 		Name:    Ours,

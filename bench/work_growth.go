@@ -76,5 +76,5 @@ func pause(r Runner[string, Value], keys Keys, kept, n int) time.Duration {
 	}
 	end := time.Now().Add(window)
 	f.Fill(end, n-few, func(i int) string { return further(few + i) }, valueOf)
-	return slowestReplay(r, end, keys.At)
+	return slowestReplay(r, end, end, keys.At)
 }

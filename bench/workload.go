@@ -53,8 +53,8 @@ var (
 
 // Workloads returns all workloads but the growth's.
 func Workloads() []Workload {
-	return slices.Concat(replayWorkloads(), coldWorkloads(), []Workload{largeWorkload(), expireWorkload(), blobWorkload(),
-		mixedWorkload(), stormWorkload(), failingWorkload(), emptyWorkload(), primitivesWorkload()})
+	return slices.Concat(replayWorkloads(), coldWorkloads(), []Workload{largeWorkload()}, expireWorkloads(),
+		[]Workload{mixedWorkload(), stormWorkload(), failingWorkload(), emptyWorkload(), primitivesWorkload()})
 }
 
 // concurrent are the peers that more than one caller may use.
@@ -145,11 +145,13 @@ var keyCache struct {
 	keys Keys
 }
 
-// keysOf returns the first n keys. The longest block is kept for later calls.
+// keysOf returns the first n keys. The last block is kept for the next call, but
+// not for one that needs far fewer: how often the collector runs depends on what
+// is live, and that must be the same in each round.
 func keysOf(n int) Keys {
 	keyCache.Lock()
 	defer keyCache.Unlock()
-	if keyCache.keys.Len() < n {
+	if have := keyCache.keys.Len(); have < n || have > 2*n {
 		keyCache.keys = MakeKeys(n)
 	}
 	return keyCache.keys[:n*keyLen]

@@ -15,6 +15,8 @@ import (
 	"github.com/idempotent-go/idempotent/bench"
 )
 
+var silent = &terminal{Writer: io.Discard}
+
 func TestSummaries(t *testing.T) {
 	t.Run("the range of ten values is the second to the ninth, as benchstat has it", func(t *testing.T) {
 		require.Equal(t, summary{10, 5.5, 2, 9}, summarize([]float64{10, 1, 9, 2, 8, 3, 7, 4, 6, 5}))
@@ -73,7 +75,7 @@ func TestTheReport(t *testing.T) {
 	out, saved := filepath.Join(dir, "B.md"), filepath.Join(dir, "samples.json")
 	args := []string{"-quick", "-rounds", "2", "-heavy-rounds", "0", "-growth-rounds", "0", "-workloads", "^(replay|cold|empty)$",
 		"-peers", "^otter v2$", "-out", out, "-charts", filepath.Join(dir, "charts")}
-	require.NoError(t, run(append(args, "-save", saved), io.Discard))
+	require.NoError(t, run(append(args, "-save", saved), silent))
 	first := read(t, out)
 
 	t.Run("has a table for each workload that ran, and a target's verdict", func(t *testing.T) {
@@ -85,7 +87,7 @@ func TestTheReport(t *testing.T) {
 	})
 	t.Run("keeps the note that was written into it", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(out, []byte(strings.Replace(first, noteBegin+"\n", noteBegin+"\nWhere the time goes.\n", 1)), 0o644))
-		require.NoError(t, run(append(args, "-load", saved), io.Discard))
+		require.NoError(t, run(append(args, "-load", saved), silent))
 		require.Equal(t, first, strings.Replace(read(t, out), "Where the time goes.\n", "", 1))
 		require.Contains(t, read(t, out), "Where the time goes.")
 	})
@@ -113,7 +115,7 @@ func TestGrowthIsDrawn(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-rounds", "0"}, {"-workloads", "("}, {"-peers", "("}, {"extra"}} {
-		require.ErrorContains(t, run(args, io.Discard), strings.TrimPrefix(args[0], "-"))
+		require.ErrorContains(t, run(args, silent), strings.TrimPrefix(args[0], "-"))
 	}
 }
 

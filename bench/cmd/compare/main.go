@@ -10,7 +10,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -24,7 +23,7 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stderr); err != nil {
+	if err := run(os.Args[1:], newTerminal(os.Stderr)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -78,7 +77,7 @@ func names() (all []string) {
 	return append(all, "growth", "semantics")
 }
 
-func run(args []string, progress io.Writer) error {
+func run(args []string, progress *terminal) error {
 	c, err := parse(args)
 	if err != nil {
 		return err
@@ -129,7 +128,7 @@ func growthID(n int) string { return fmt.Sprintf("growth %d", n) }
 // measure runs all jobs, round by round, the peers in another order each time.
 // An interrupt ends it after the running measurement, and what there is is
 // reported.
-func (c config) measure(res *results, progress io.Writer) {
+func (c config) measure(res *results, progress *terminal) {
 	interrupt := make(chan os.Signal, 1)
 	signal.Notify(interrupt, os.Interrupt)
 	defer signal.Stop(interrupt)
@@ -147,16 +146,16 @@ func (c config) measure(res *results, progress io.Writer) {
 		peers := c.order(turn)
 		start := time.Now()
 		for _, p := range peers {
-			fmt.Fprintf(progress, "\r\033[K%v  %s", turn, p.Name)
+			progress.now("%v  %s", turn, p.Name)
 			res.add(turn.id, p.Name, turn.round, turn.Run(p, scale))
 			select {
 			case <-interrupt:
-				fmt.Fprintln(progress, "\ninterrupted: reporting what there is")
+				progress.done("interrupted: reporting what there is")
 				return
 			default:
 			}
 		}
-		fmt.Fprintf(progress, "\r\033[K%v  %d peers in %.1f s; %s\n",
+		progress.done("%v  %d peers in %.1f s; %s",
 			turn, len(peers), time.Since(start).Seconds(), eta.spent(turn.id, time.Since(start)))
 	}
 }
@@ -201,14 +200,14 @@ func (c config) wants(p bench.Peer) bool {
 	return p.Floor || p.Ints == nil || p.Name == bench.Ours || c.peers.MatchString(p.Name)
 }
 
-func (c config) observe(res *results, scale bench.Scale, progress io.Writer) {
+func (c config) observe(res *results, scale bench.Scale, progress *terminal) {
 	for _, p := range bench.Peers() {
 		if !p.Floor && c.wants(p) {
-			fmt.Fprintf(progress, "\r\033[Ksemantics  %s", p.Name)
+			progress.now("semantics  %s", p.Name)
 			res.Observations = append(res.Observations, observation{p.Name, bench.Observe(p, scale.Window)})
 		}
 	}
-	fmt.Fprintf(progress, "\r\033[Ksemantics of %d peers\n", len(res.Observations))
+	progress.done("semantics of %d peers", len(res.Observations))
 }
 
 func (c config) write(res *results) error {

@@ -2,8 +2,35 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"time"
 )
+
+// terminal shows progress: what is done, a line each, and on a screen also what
+// is being done.
+type terminal struct {
+	io.Writer
+	screen bool
+}
+
+func newTerminal(f *os.File) *terminal {
+	info, err := f.Stat()
+	return &terminal{f, err == nil && info.Mode()&os.ModeCharDevice != 0}
+}
+
+func (t *terminal) now(format string, args ...any) {
+	if t.screen {
+		fmt.Fprintf(t, "\r\033[K"+format, args...)
+	}
+}
+
+func (t *terminal) done(format string, args ...any) {
+	if t.screen {
+		format = "\r\033[K" + format
+	}
+	fmt.Fprintf(t, format+"\n", args...)
+}
 
 // eta guesses the time left from what each job's rounds took so far.
 type eta struct {
