@@ -27,8 +27,10 @@ type Server struct {
 	bin, dir string
 	port     int
 	cred     *syscall.Credential // nil: run as ourselves
-	process  *exec.Cmd
 	log      *os.File
+
+	process *os.Process
+	ended   <-chan struct{} // closed when process has been waited for
 }
 
 // Start makes a new database cluster in a temporary folder and serves it. It
@@ -126,14 +128,36 @@ func (s *Server) Restart() error {
 		}
 		s.port = port
 	}
-	s.process = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
+	// The server refuses to start while the shared memory of a killed one is in
+	// use, which its dying backends may keep for a moment.
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ended, err := s.launch()
+		if err != nil {
+			return err
+		}
+		if err = s.waitReady(ended, deadline); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// launch starts the server; ended is closed when it ends.
+func (s *Server) launch() (ended <-chan struct{}, err error) {
+	process := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 		"-c", "max_connections=200", "-c", "shared_buffers=64MB")
-	s.process.Stdout, s.process.Stderr = s.log, s.log
-	if err := s.process.Start(); err != nil {
-		return err
+	process.Stdout, process.Stderr = s.log, s.log
+	if err := process.Start(); err != nil {
+		return nil, err
 	}
-	return s.waitReady()
+	done := make(chan struct{})
+	go func() {
+		_ = process.Wait() // how it ended is in its log
+		close(done)
+	}()
+	s.process, s.ended = process.Process, done
+	return done, nil
 }
 
 func freePort() (int, error) {
@@ -144,13 +168,13 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-func (s *Server) waitReady() error {
+func (s *Server) waitReady(ended <-chan struct{}, deadline time.Time) error {
 	db, err := sql.Open("pgx", s.DSN("postgres"))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -160,6 +184,8 @@ func (s *Server) waitReady() error {
 		}
 		select {
 		case <-tick.C:
+		case <-ended:
+			return fmt.Errorf("pgtest: the server has ended\n%s", s.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("pgtest: the server does not answer: %w\n%s", err, s.Log())
 		}
@@ -186,8 +212,8 @@ func (s *Server) Log() string {
 func (s *Server) Kill() error {
 	// Backends notice that the postmaster is gone only when they next wait, so
 	// they are killed before it could tell them to go in order.
-	pid := s.process.Process.Pid
-	if err := s.process.Process.Signal(syscall.SIGSTOP); err != nil {
+	pid := s.process.Pid
+	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	for _, child := range children(pid) {
@@ -217,15 +243,16 @@ func (s *Server) end(sig syscall.Signal) error {
 	if s.process == nil {
 		return nil
 	}
-	if err := s.process.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := s.process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = s.process.Wait() // how it ended is what the signal says
+	<-s.ended
 	s.process = nil
 	return nil
 }
 
-// Close stops the server and removes its data.
+// Close stops the server, without the care that Stop takes of its data, and
+// removes it.
 func (s *Server) Close() error {
-	return errors.Join(s.Stop(), s.log.Close(), os.RemoveAll(s.dir))
+	return errors.Join(s.end(syscall.SIGQUIT), s.log.Close(), os.RemoveAll(s.dir))
 }
