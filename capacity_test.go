@@ -195,7 +195,7 @@ func TestCapacityHoldsUnderLoad(t *testing.T) {
 // On real cores: as long as there is a result that may go, or just went, nobody
 // is told that the endpoint is full.
 func TestEvictOldestRefusesNobodyUnderLoad(t *testing.T) {
-	for _, ttl := range []time.Duration{window} {
+	for _, ttl := range []time.Duration{window, time.Millisecond} {
 		t.Run("window "+ttl.String(), func(t *testing.T) {
 			const capacity, callers, calls = 50, 8, 5000
 			e := open(t, options{Capacity: capacity, EvictOldest: true, TTL: ttl})

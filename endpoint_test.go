@@ -133,6 +133,16 @@ func TestClone(t *testing.T) {
 		require.Equal(t, 99, b[0])
 	})
 
+	promise(t, "is not called for what is not kept", func(t *testing.T) {
+		e := openFor(t, idempotent.Options[string, *int]{ShareFailure: true, Clone: func(v *int) *int { c := *v; return &c }})
+		fail := func(context.Context) (*int, error) { time.Sleep(time.Second); return nil, errBoom }
+		leader := make(chan error)
+		go func() { _, _, err := e.Do(bg, "k", fail); leader <- err }()
+		_, _, err := e.Do(bg, "k", fail)
+		require.ErrorIs(t, err, errBoom)
+		require.ErrorIs(t, <-leader, errBoom)
+	})
+
 	promise(t, "may panic, and leaves the endpoint usable", func(t *testing.T) {
 		var bad atomic.Bool
 		e := open(t, options{Clone: func(v string) string {

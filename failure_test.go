@@ -310,6 +310,7 @@ func TestUnknown(t *testing.T) {
 	t.Run("it unwraps to the error and matches ErrOutcomeUnknown, and nil stays nil", func(t *testing.T) {
 		path := &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist}
 		err := idempotent.Unknown(path)
+		require.Equal(t, error(path), errors.Unwrap(err))
 		require.ErrorIs(t, err, fs.ErrNotExist)
 		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
 		var as *fs.PathError

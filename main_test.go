@@ -46,11 +46,14 @@ func eventually(holds func() bool) bool {
 	return holds()
 }
 
-// many is n, or few where every key has the same hash and a look-up compares
-// all keys.
+// many is n, or less where each step costs more: under the race detector, and
+// under one hash, where a look-up compares all keys.
 func many(n int) int {
 	if idempotent.OneHash {
 		return max(n/500, 100)
+	}
+	if raceEnabled {
+		return max(n/20, 100)
 	}
 	return n
 }

@@ -144,6 +144,44 @@ func TestNestedCalls(t *testing.T) {
 		gives(t, "w", executed)(left.end(t))
 		<-c.done
 	})
+
+	t.Run("parallel nested calls are checked in no time", func(t *testing.T) {
+		const depth = 60 // 2^60 paths lead down
+		e := openFor(t, idempotent.Options[int, int]{})
+		var ready [depth + 2]chan struct{} // closed when a level's second call may come
+		for i := range ready {
+			ready[i] = make(chan struct{})
+		}
+		release := make(chan struct{})
+		var effect func(level int) func(context.Context) (int, error)
+		effect = func(level int) func(context.Context) (int, error) {
+			return func(ctx context.Context) (int, error) {
+				if level == depth {
+					close(ready[level])
+					<-release
+					return 1, nil
+				}
+				var both sync.WaitGroup
+				defer both.Wait()
+				both.Go(func() { e.Do(ctx, level+1, effect(level+1)) })
+				<-ready[level+1]
+				both.Go(func() { e.Do(ctx, level+1, nil) })
+				waiting := depth - level
+				require.True(t, eventually(func() bool { return e.Stats().Waiting == waiting }))
+				close(ready[level])
+				return 1, nil
+			}
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); e.Do(bg, 1, effect(1)) }()
+		select {
+		case <-ready[1]:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the check for circles hangs")
+		}
+		close(release)
+		<-done
+	})
 }
 
 // On real cores: random pairs of nested, different keys. Where a circle would

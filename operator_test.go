@@ -362,6 +362,20 @@ func TestRestore(t *testing.T) {
 		fails(t, replayed, errBoom)(e.Do(bg, "k", forbidden(t)))
 	})
 
+	promise(t, "takes a record without a completion time as completed in the past", func(t *testing.T) {
+		asked := false
+		e := open(t, options{OnStale: func(_ context.Context, _ string, completed time.Time) error {
+			asked = true
+			require.True(t, completed.Before(time.Now()), "%v", completed)
+			return nil
+		}})
+		ends := time.Now().Add(time.Minute)
+		require.Equal(t, 1, e.Restore(maps.All(map[string]idempotent.Record[string]{"k": {Value: "v", ExpiresAt: ends}})))
+		time.Sleep(time.Minute)
+		gives(t, "w", executed)(e.Do(bg, "k", returns("w", nil)))
+		require.True(t, asked)
+	})
+
 	promise(t, "may be fed by a loop that calls back", func(t *testing.T) {
 		e := open(t, options{})
 		e.Do(bg, "own", returns("own", nil))

@@ -1,0 +1,5 @@
+//go:build !race
+
+package idempotent_test
+
+const raceEnabled = false
