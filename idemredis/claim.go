@@ -27,11 +27,7 @@ type claim struct {
 }
 
 // lead runs the effect in the claim that was asked for at sent.
-func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, effect func(context.Context) (V, error)) (value V, verdict idempotent.Verdict, err error) {
-	if ctx.Err() != nil {
-		g.drops.add(e.name, e.token)
-		return refuse[V](contextError(ctx, e.req.Key))
-	}
+func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, got answer, effect func(context.Context) (V, error)) (value V, verdict idempotent.Verdict, err error) {
 	effectCtx, c := g.hold(ctx, e, sent)
 	ended := false
 	defer func() {
@@ -42,10 +38,36 @@ func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, effect fun
 			}
 		}
 	}()
+	if err := g.admit(ctx, e, sent, got); err != nil {
+		ended = true
+		c.end()
+		g.giveBack(ctx, e)
+		return refuse[V](err)
+	}
 	value, err = effect(effectCtx)
 	ended = true // from here on a panic (of a codec) must not free the key
 	defer c.end()
 	return value, idempotent.Executed, g.finish(ctx, c, e.req, value, err)
+}
+
+// admit returns why the effect must not start in a claim that is made.
+func (g *Guard[V]) admit(ctx context.Context, e entry, sent time.Time, got answer) error {
+	if got.stale && g.opts.OnStale != nil {
+		if err := g.opts.OnStale(ctx, e.req.Key, sent.Add(-got.ago)); err != nil {
+			return fmt.Errorf("idemredis: key %q: %w", e.req.Key, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return contextError(ctx, e.req.Key)
+	}
+	return nil
+}
+
+// giveBack gives up a claim whose effect will not be entered.
+func (g *Guard[V]) giveBack(ctx context.Context, e entry) {
+	if _, err := g.settle(context.WithoutCancel(ctx), e.name, e.token, settlement{to: never}); err != nil {
+		g.drops.add(e.name, e.token)
+	}
 }
 
 // finish records how the effect ended and returns the call's error.
@@ -111,7 +133,7 @@ func (g *Guard[V]) settle(ctx context.Context, name, token string, s settlement)
 	if s.to == free || s.to == never {
 		message = rangFree
 	}
-	return g.yes(ctx, settleScript, name, token, s.to, window(s.window), s.value, s.ref, s.text, g.bell.channel, message+name)
+	return g.yes(ctx, settleScript, name, token, s.to, window(s.window), milliseconds(g.opts.StaleFor), s.value, s.ref, s.text, g.bell.channel, message+name)
 }
 
 // hold starts to renew the claim, and returns the effect's context.

@@ -22,8 +22,8 @@
 // result's expiry is Redis's own. A process's clock only tells its effect
 // earlier that the lease cannot be renewed any more ([ErrLeaseLost]).
 //
-// What Redis cannot do: it remembers nothing of a key whose window has ended, so
-// a stale key runs again unnoticed; it keeps the text of an error and its mark,
-// not its Go value; it sees no circle of waiting effects but the one in which an
-// effect calls its own key.
+// What Redis cannot do: it remembers nothing of a key whose window has ended,
+// unless [Options].StaleFor has it keep the record for longer; it keeps the text
+// of an error and its mark, not its Go value; it sees no circle of waiting
+// effects but the one in which an effect calls its own key.
 package idemredis

@@ -93,7 +93,7 @@ func (g *Guard[V]) Handle(ctx context.Context, req idempotent.Request[string], e
 	}
 	switch got.what {
 	case claimed:
-		return g.lead(ctx, e, sent, effect)
+		return g.lead(ctx, e, sent, got, effect)
 	case mismatch:
 		return refuse[V](fmt.Errorf("%w: key %q", idempotent.ErrMismatch, req.Key))
 	case busy:
@@ -140,6 +140,8 @@ type answer struct {
 	what  string        // see scripts.go
 	owner string        // busy: the token of the claim
 	left  time.Duration // busy: of the lease
+	stale bool          // claimed: the window of an earlier result has ended
+	ago   time.Duration // claimed, stale: since that result was completed
 	kept  kept          // of a kept result
 }
 

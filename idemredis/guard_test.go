@@ -3,6 +3,7 @@ package idemredis_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -55,10 +56,10 @@ func TestGuardConforms(t *testing.T) {
 			conforms(t, c.opts, func(t *testing.T) redis.UniversalClient { return c.dial(t, s.addr) }, s.reset)
 		})
 	}
-	t.Run("on miniredis", func(t *testing.T) {
+	t.Run("on miniredis, stale keys remembered", func(t *testing.T) {
 		t.Parallel()
 		var addr string
-		conforms(t, idemredis.Options{},
+		conforms(t, idemredis.Options{StaleFor: time.Hour},
 			func(t *testing.T) redis.UniversalClient { return dial(t, addr) },
 			func(t *testing.T) { addr = miniServer(t) })
 	})

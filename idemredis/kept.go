@@ -155,6 +155,12 @@ func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(ms, 10)
 }
 
+// parseMilliseconds reads what a script has written with %.0f; nothing is 0.
+func parseMilliseconds(text string) time.Duration {
+	ms, _ := strconv.ParseInt(text, 10, 64)
+	return time.Duration(ms) * time.Millisecond
+}
+
 // window is a window as the scripts take it: "" never ends, as does one that
 // would, rounded up, not be a Duration any more.
 func window(d time.Duration) string {
@@ -168,13 +174,12 @@ func window(d time.Duration) string {
 func parse(reply []any) (answer, error) {
 	a := answer{what: text(reply, 0)}
 	switch a.what {
-	case claimed, free, lost, mismatch:
+	case free, lost, mismatch:
+	case claimed:
+		a.stale = len(reply) > 1
+		a.ago = parseMilliseconds(text(reply, 1))
 	case busy:
-		ms, err := strconv.ParseInt(text(reply, 2), 10, 64)
-		if err != nil {
-			return a, fmt.Errorf("idemredis: a claim's lease in Redis is %q", text(reply, 2))
-		}
-		a.owner, a.left = text(reply, 1), time.Duration(ms)*time.Millisecond
+		a.owner, a.left = text(reply, 1), parseMilliseconds(text(reply, 2))
 	case stateValue, stateFailure, stateUnknown, stateOmitted:
 		a.kept = kept{value: text(reply, 1), ref: text(reply, 2), text: text(reply, 3)}
 	default:

@@ -2,8 +2,6 @@ package idemredis
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -29,7 +27,7 @@ func (g *Guard[V]) Resolve(ctx context.Context, key string, value V) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	had, err := g.yes(ctx, resolveScript, g.name(key), data, ref, window(g.opts.TTL))
+	had, err := g.yes(ctx, resolveScript, g.name(key), data, ref, window(g.opts.TTL), milliseconds(g.opts.StaleFor))
 	if err != nil {
 		return false, unavailable(key, err)
 	}
@@ -52,17 +50,9 @@ func (g *Guard[V]) Lookup(ctx context.Context, key string) (idempotent.Record[V]
 	if state == free {
 		return record, false, nil
 	}
-	ago, err := strconv.ParseInt(text(reply, 5), 10, 64)
-	if err != nil {
-		return record, false, fmt.Errorf("idemredis: key %q: a record in Redis has no time: %w", key, err)
-	}
-	left, err := strconv.ParseInt(text(reply, 6), 10, 64)
-	if err != nil {
-		return record, false, fmt.Errorf("idemredis: key %q: a record in Redis has no end: %w", key, err)
-	}
-	record.CompletedAt = sent.Add(-time.Duration(ago) * time.Millisecond)
-	if left >= 0 {
-		record.ExpiresAt = sent.Add(time.Duration(left) * time.Millisecond)
+	record.CompletedAt = sent.Add(-parseMilliseconds(text(reply, 5)))
+	if left := text(reply, 6); left != "-1" {
+		record.ExpiresAt = sent.Add(parseMilliseconds(left))
 	}
 	record.Fingerprint = text(reply, 4)
 	record.Value, record.Err = g.decode(ctx, key, state, kept{text(reply, 1), text(reply, 2), text(reply, 3)})

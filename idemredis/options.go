@@ -2,6 +2,7 @@ package idemredis
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,6 +81,19 @@ type Options struct {
 	// HoldUnknown.
 	OnLostLease LostLease
 
+	// StaleFor is how long after its window's end a key is remembered, so that a
+	// late retry is recognised as stale. Redis holds its record for that much
+	// longer. 0 means not at all: to Redis the key is a new one. A result that is
+	// kept for ever never becomes stale.
+	StaleFor time.Duration
+
+	// OnStale is asked before a remembered key runs again, whose result was
+	// completed at completedAt. An error refuses the call and the key stays
+	// stale; idempotent.ErrStale is there for it. It is called inside the claim
+	// (duplicates wait meanwhile) on the caller's goroutine, with the caller's
+	// ctx. A panic in it gives the claim up and goes on to the caller.
+	OnStale func(ctx context.Context, key string, completedAt time.Time) error
+
 	// Wait is the longest that a call waits for an attempt that runs elsewhere;
 	// then it is refused with ErrInFlight. 0 means as long as its ctx lives.
 	Wait time.Duration
@@ -147,6 +161,8 @@ func (o Options) withDefaults() (Options, error) {
 		return bad("Lease", o.Lease, "0 or more")
 	case o.OnLostLease > RunAgain:
 		return bad("OnLostLease", o.OnLostLease, "HoldUnknown or RunAgain")
+	case o.StaleFor < 0:
+		return bad("StaleFor", o.StaleFor, "0 or more")
 	case o.Wait < 0:
 		return bad("Wait", o.Wait, "0 or more")
 	case o.MaxValue < 0:

@@ -27,6 +27,7 @@ func TestOptions(t *testing.T) {
 		{idemredis.Options{TTL: -1}, "Options.TTL is -1ns", idempotent.ErrInvalidTTL},
 		{idemredis.Options{FailureTTL: -time.Second}, "Options.FailureTTL is -1s", idempotent.ErrInvalidTTL},
 		{idemredis.Options{Lease: -1}, "Options.Lease is -1ns", nil},
+		{idemredis.Options{StaleFor: -1}, "Options.StaleFor is -1ns", nil},
 		{idemredis.Options{Wait: -1}, "Options.Wait is -1ns", nil},
 		{idemredis.Options{MaxValue: -1}, "Options.MaxValue is -1", nil},
 		{idemredis.Options{OnLostLease: 7}, "Options.OnLostLease is LostLease(7)", nil},

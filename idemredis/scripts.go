@@ -10,7 +10,7 @@ import (
 // Each script is one round trip and touches the one key KEYS[1], so that the
 // cluster node that owns the key can run it. A record is a hash:
 //
-//	state   "claim", "value", "failure", "unknown" or "omitted"
+//	state   "claim", "value", "failure", "unknown", "omitted" or "stale"
 //	token   who claimed it; kept in a result, so that a settle that is sent
 //	        twice, because the first answer was lost, is seen to be the same one
 //	lease   claim: when the lease ends, in ms of Redis's clock
@@ -18,7 +18,10 @@ import (
 //	print   the fingerprint, if there is one
 //	value   result: the encoded value;  ref: where Spill put it instead
 //	error   result: the error's text
-//	done    result: when it was kept, in ms of Redis's clock
+//	done    result, stale: when the result was kept, in ms of Redis's clock
+//	ends    result: the window's end, if the key is then remembered as stale
+//	stale   claim of a stale key: when its result was kept;
+//	fades   and until when it is remembered
 //
 // A claim outlives its lease: under HoldUnknown it has no expiry, so that a
 // claim whose owner died differs from a key that nobody has claimed. A lease

@@ -1,5 +1,5 @@
--- Drop what is kept. A claim is dropped once its lease has run out.
-local state, ends = read('state', 'lease')
-if not state or (state == 'claim' and alive(ends)) then return 0 end
+-- Drop what is kept or remembered. A claim is dropped once its lease has run out.
+local state, ends, till = read('state', 'ends', 'lease')
+if not state or (state == 'claim' and alive(till)) then return 0 end
 redis.call('DEL', key)
-return 1
+return over(state, ends) and 0 or 1

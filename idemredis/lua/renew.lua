@@ -1,7 +1,7 @@
 -- Move the lease's end, if the claim is still ours and alive.
 local token, lease, policy = unpack(ARGV)
-local state, owner, ends = read('state', 'token', 'lease')
-if state ~= 'claim' or owner ~= token or not alive(ends) then return 0 end
+local state, owner, till = read('state', 'token', 'lease')
+if state ~= 'claim' or owner ~= token or not alive(till) then return 0 end
 -- Out of memory, Redis refuses a script's first write if it may take memory, and
 -- none after that. A lease must not be lost for that: the first write frees some.
 redis.call('HDEL', key, 'lease')
