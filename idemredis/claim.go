@@ -38,7 +38,7 @@ func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, got answer
 			}
 		}
 	}()
-	if err := g.admit(ctx, e, sent, got); err != nil {
+	if err := g.admit(ctx, c, e, sent, got); err != nil {
 		ended = true
 		c.end()
 		g.giveBack(ctx, e)
@@ -51,14 +51,17 @@ func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, got answer
 }
 
 // admit returns why the effect must not start in a claim that is made.
-func (g *Guard[V]) admit(ctx context.Context, e entry, sent time.Time, got answer) error {
+func (g *Guard[V]) admit(ctx context.Context, c *claim, e entry, sent time.Time, got answer) error {
 	if got.stale && g.opts.OnStale != nil {
 		if err := g.opts.OnStale(ctx, e.req.Key, sent.Add(-got.ago)); err != nil {
 			return fmt.Errorf("idemredis: key %q: %w", e.req.Key, err)
 		}
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return contextError(ctx, e.req.Key)
+	case !c.live(): // the answer was slow, or this process was stopped
+		return fmt.Errorf("%w: key %q: before its effect was entered", ErrLeaseLost, e.req.Key)
 	}
 	return nil
 }
@@ -184,6 +187,13 @@ func (c *claim) tick() {
 		c.until = sent.Add(c.lease)
 	}
 	c.timer.Reset(next)
+}
+
+// live says that the lease has certainly not ended yet.
+func (c *claim) live() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.lost && time.Now().Before(c.until)
 }
 
 // lose tells the effect that the lease is lost, unless it has ended.

@@ -202,6 +202,20 @@ func TestRedisSlow(t *testing.T) {
 		require.Equal(t, idempotent.Replayed, verdict)
 	})
 
+	t.Run("a claim that is told when its lease is over is given back, its effect not entered", func(t *testing.T) {
+		t.Parallel()
+		p, far, near := spoilt(t, idemredis.Options{Lease: 60 * time.Millisecond})
+		_, _, err := far.Handle(t.Context(), request("warm"), gives("v"))
+		require.NoError(t, err)
+		p.delay.Store(int64(100 * time.Millisecond))
+		_, verdict, err := far.Handle(t.Context(), request("k"), mustNotRun(t))
+		require.ErrorIs(t, err, idemredis.ErrLeaseLost)
+		require.Equal(t, idempotent.Refused, verdict)
+		_, verdict, err = near.Handle(t.Context(), request("k"), gives("v"))
+		require.NoError(t, err)
+		require.Equal(t, idempotent.Executed, verdict)
+	})
+
 	for name, dial := range map[string]func(testing.TB, string) *redis.Client{"heeds its ctx": dial, "heeds no ctx": dialHeedless} {
 		t.Run("a ctx shorter than the latency ends the call, runs nothing and leaves the key free, with a client that "+name, func(t *testing.T) {
 			t.Parallel()

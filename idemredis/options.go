@@ -131,6 +131,8 @@ var (
 	// ErrLeaseLost: the claim's lease ran out while the effect ran. It is the
 	// cause with which the effect's context is cancelled, and what the call
 	// reports, together with ErrNotRecorded, beside the effect's value or error.
+	// With the verdict Refused it ran out before the effect was entered, and the
+	// key is free.
 	ErrLeaseLost = errors.New("idemredis: the lease was lost")
 	// ErrNotRecorded: the effect was entered, and how it ended is not recorded.
 	// The call's value and error are the effect's all the same. What later calls
