@@ -316,6 +316,27 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 	})
 }
 
+// asked notes what it is asked, and refuses.
+type asked struct{ requests []idempotent.Request[string] }
+
+func (a *asked) Handle(_ context.Context, req idempotent.Request[string], _ func(context.Context) (idemhttp.Response, error)) (idemhttp.Response, idempotent.Verdict, error) {
+	a.requests = append(a.requests, req)
+	return idemhttp.Response{}, idempotent.Refused, errDown
+}
+
+func TestWhatTheExecutorIsAsked(t *testing.T) {
+	e := &asked{}
+	scope := func(*http.Request) string { return "a tenant/1" }
+	send(idemhttp.Webhook(e, idemhttp.Options{})(status(200)), "POST", "/hooks/a%20b?x=1", "", "Webhook-Id", "evt 1")
+	send(idemhttp.Webhook(e, idemhttp.Options{Scope: scope, MaxWait: -1})(status(200)), "POST", "/", "", "Webhook-Id", "evt_1")
+	send(idemhttp.IdempotencyKey(e, idemhttp.Options{Scope: scope})(status(200)), "POST", "/", "", "Idempotency-Key", `"k"`)
+	require.Len(t, e.requests, 3)
+	require.Equal(t, idempotent.Request[string]{Key: "hook POST /hooks/a%20b  evt 1"}, e.requests[0])
+	require.Equal(t, idempotent.Request[string]{Key: "hook POST / a%20tenant%2F1 evt_1", NoWait: true}, e.requests[1])
+	require.Equal(t, "key a%20tenant%2F1 k", e.requests[2].Key)
+	require.Len(t, e.requests[2].Fingerprint, 64)
+}
+
 func TestBadArgumentsPanicWithTheField(t *testing.T) {
 	e := newEndpoint(t, config{})
 	for want, f := range map[string]func(){

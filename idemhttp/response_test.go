@@ -280,6 +280,34 @@ func TestTheHandler(t *testing.T) {
 		require.True(t, got.replayed())
 		require.EqualValues(t, 1, runs.Load())
 	})
+	t.Run("has a body of its own, also for what reads on after it has returned", func(t *testing.T) {
+		var late io.Reader // as a proxy's transport may
+		h := &counting{answer: func(_ http.ResponseWriter, r *http.Request) { late = r.Body }}
+		guarded := webhook(t, idemhttp.Options{}, h.ServeHTTP)
+		send(guarded, "POST", "/", "first", "Webhook-Id", "1")
+		h.answer = func(http.ResponseWriter, *http.Request) {}
+		for i := range 100 {
+			send(guarded, "POST", "/", "other", "Webhook-Id", fmt.Sprint(i%2))
+		}
+		body, err := io.ReadAll(late)
+		require.NoError(t, err)
+		require.Equal(t, "first", string(body))
+	})
+	t.Run("is not ended by a flush that its client is gone for", func(t *testing.T) {
+		h := &counting{answer: func(w http.ResponseWriter, _ *http.Request) {
+			for range 10 {
+				io.WriteString(w, "x")
+				if http.NewResponseController(w).Flush() != nil {
+					return
+				}
+			}
+		}}
+		guarded := webhook(t, idemhttp.Options{}, h.ServeHTTP)
+		r := httptest.NewRequest("POST", "/", nil)
+		guarded.ServeHTTP(&unflushable{ResponseWriter: httptest.NewRecorder()}, r)
+		require.Equal(t, "xxxxxxxxxx", send(guarded, "POST", "/", "").Body.String())
+		require.EqualValues(t, 1, h.runs.Load())
+	})
 	t.Run("of an executor that detaches it is waited for", func(t *testing.T) {
 		e := newEndpoint(t, config{Detach: true})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -307,6 +335,11 @@ func TestTheHandler(t *testing.T) {
 		require.Zero(t, h.runs.Load())
 	})
 }
+
+// unflushable is a connection that is found broken when it is flushed.
+type unflushable struct{ http.ResponseWriter }
+
+func (*unflushable) FlushError() error { return errDown }
 
 // lateExecutor gives up before it runs the effect.
 type lateExecutor struct {

@@ -109,6 +109,14 @@ func TestSpill(t *testing.T) {
 			require.Equal(t, 200, got.status)
 		}
 		require.Equal(t, "1000", ask(t, server, "HEAD", "/", "", "Webhook-Id", "1").header.Get("Content-Length"))
+		unread := fake{
+			put:  func(r io.Reader) (string, error) { _, err := io.Copy(io.Discard, r); return "ref", err },
+			open: func(string) (io.ReadCloser, error) { return io.NopCloser(failing{}), nil },
+		}
+		guarded := webhook(t, idemhttp.Options{MaxResponse: 10, Spill: unread}, lines(1000))
+		for range 2 {
+			require.Equal(t, 200, send(guarded, "HEAD", "/", "", "Webhook-Id", "1").Code)
+		}
 	})
 	t.Run("a duplicate that comes while another reads gets it whole too", func(t *testing.T) {
 		spill, _ := newDir(t, time.Hour)

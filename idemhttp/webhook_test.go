@@ -272,6 +272,19 @@ func TestWebhookDuplicateOfARunningDelivery(t *testing.T) {
 			require.Equal(t, []int{500, 200}, codes)
 		})
 	})
+	t.Run("MaxWait does not bound the first runner either", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEndpoint(t, config{PassCancel: true})
+			guarded := idemhttp.Webhook(e, idemhttp.Options{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case <-r.Context().Done():
+					w.WriteHeader(599)
+				case <-time.After(time.Hour):
+				}
+			}))
+			require.Equal(t, 200, send(guarded, "POST", "/", "", "Webhook-Id", "1").Code)
+		})
+	})
 	t.Run("whose client leaves leaves the others alone", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			guarded, h, release := start(t, idemhttp.Options{})
