@@ -186,6 +186,24 @@ func TestResolve(t *testing.T) {
 		_, _, err := e.Do(ctx, "k", gives("again"))
 		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
 	})
+	t.Run("of another unknown outcome than the operator saw is refused", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e, s := unknown(t)
+			form := s.form("?key=k", "resolve")
+			time.Sleep(time.Hour)
+			require.True(t, e.Forget("k"))
+			_, _, _ = e.Do(ctx, "k", fails(idempotent.Unknown(errors.New("no answer again"))))
+			require.Equal(t, http.StatusConflict, s.post(with(form, "value", "paid")).Code)
+			_, _, err := e.Do(ctx, "k", gives("again"))
+			require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		})
+	})
+	t.Run("is no leave to forget", func(t *testing.T) {
+		e, s := unknown(t)
+		require.NotContains(t, s.get("?key=k"), `value="forget"`)
+		require.Equal(t, http.StatusForbidden, s.post(with(s.form("?key=k", "resolve"), "do", "forget")).Code)
+		require.True(t, held(e, "k"))
+	})
 	t.Run("of an outcome that has become known is refused", func(t *testing.T) {
 		e, s := unknown(t)
 		form := s.form("?key=k", "resolve")

@@ -26,7 +26,7 @@ func (s series) draw(covers time.Duration, first int, value func(i int) float64)
 	}
 	x := func(i int) int {
 		back := float64(s.now().at.Sub(s[i].at)) / float64(covers)
-		return int(math.Round(chartWidth * (1 - min(1, back))))
+		return int(math.Round(chartWidth * (1 - back)))
 	}
 	y := func(i int) int {
 		if c.Top == 0 {
