@@ -111,14 +111,14 @@ func conform(t *testing.T, newStore func(*testing.T) store, opts idemsql.Options
 }
 
 func TestHandleConforms(t *testing.T) {
-	can := idemtest.Abilities{SeesClaims: true, Parallel: true, Deadlock: true}
+	can := idemtest.Abilities{SeesClaims: true, Parallel: true, NamesKey: true, Deadlock: true}
 	opts := idemsql.Options{TTL: time.Hour, MaxPause: 20 * time.Millisecond}
 	t.Run("PostgreSQL", func(t *testing.T) { conform(t, postgres, opts, false, can) })
 	t.Run("SQLite", func(t *testing.T) { conform(t, sqliteFile, opts, false, can) })
 }
 
 func TestProcessConformsAtEveryIsolationLevel(t *testing.T) {
-	can := idemtest.Abilities{Parallel: true, Deadlock: true}
+	can := idemtest.Abilities{Parallel: true, NamesKey: true, Deadlock: true}
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		opts := idemsql.Options{TTL: time.Hour, MaxPause: 20 * time.Millisecond, Isolation: level}
 		t.Run("PostgreSQL, "+level.String(), func(t *testing.T) { conform(t, postgres, opts, true, can) })
@@ -126,4 +126,13 @@ func TestProcessConformsAtEveryIsolationLevel(t *testing.T) {
 	can.Parallel = false // the file has one writer
 	opts := idemsql.Options{TTL: time.Hour, MaxPause: 20 * time.Millisecond}
 	t.Run("SQLite", func(t *testing.T) { conform(t, sqliteFile, opts, true, can) })
+}
+
+func TestATierInFrontConforms(t *testing.T) {
+	idemtest.Run(t, func(t *testing.T) idemtest.Guard {
+		in, _ := inbox[[]byte](t, sqliteFile(t), idemsql.Options{MaxPause: 20 * time.Millisecond})
+		tier, err := idempotent.NewTier(in, idempotent.TierOptions[[]byte]{})
+		require.NoError(t, err)
+		return tier
+	}, idemtest.Abilities{SeesClaims: true, Parallel: true, DeadReplay: true, NamesKey: true, Deadlock: true})
 }

@@ -27,7 +27,7 @@ type statements struct {
 // columns are read by row.scan. They begin with the id of a row claimed just
 // now, else NULL.
 const (
-	columns = `state, token, fingerprint, result, failure, checksum, {int processed_at}, {int expires_at}, {over}`
+	columns = `state, token, fingerprint, result, failure, checksum, {int processed_at}, {int expires_at}, {over}, {int now}`
 	over    = `(CASE WHEN state = 'claimed' THEN lease_until <= {now} ELSE expires_at <= {now} END)`
 	settled = `SET state = $1, processed_at = {now}, expires_at = COALESCE({now} + $2{span}, {forever}),
 	result = $3, failure = $4, checksum = $5, lease_until = NULL`
@@ -66,7 +66,7 @@ func newStatements(d Dialect, table string) *statements {
 		// the second arm is not entered when the first has a row. If neither has,
 		// the row was committed or removed after the snapshot: look again.
 		s.claim = `WITH claim AS (` + insert + ` RETURNING {row} AS id)
-	SELECT id, '', '', ''::bytea, ''::bytea, ''::bytea, 0::bigint, 0::bigint, 0::bigint, false FROM claim
+	SELECT id, '', '', ''::bytea, ''::bytea, ''::bytea, 0::bigint, 0::bigint, 0::bigint, false, 0::bigint FROM claim
 	UNION ALL SELECT NULL, ` + columns + ` FROM {table}` + byKey + ` AND NOT EXISTS (SELECT FROM claim)`
 		// clock_timestamp() is volatile, which would keep the planner from the index.
 		s.prune = `DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table}
@@ -74,6 +74,7 @@ func newStatements(d Dialect, table string) *statements {
 	ORDER BY expires_at LIMIT $3 FOR UPDATE SKIP LOCKED))`
 		words = append(words, "{now}", "clock_timestamp()", "{span}", "::bigint * interval '1 microsecond'",
 			"{forever}", "'infinity'::timestamptz", "{row}", "ctid::text", "{is row $7}", "ctid = $7::text::tid",
+			"{int now}", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 			"{int processed_at}", "(extract(epoch FROM processed_at) * 1000000)::bigint",
 			"{int expires_at}", "CASE WHEN expires_at < 'infinity' THEN (extract(epoch FROM expires_at) * 1000000)::bigint END")
 	} else {
@@ -82,7 +83,7 @@ func newStatements(d Dialect, table string) *statements {
 	WHERE consumer = $1 AND expires_at <= {now} - $2 AND state <> 'claimed' ORDER BY expires_at LIMIT $3)`
 		words = append(words, "{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)", "{span}", "",
 			"{forever}", "9223372036854775807", "{row}", "rowid", "{is row $7}", "rowid = $7",
-			"{int processed_at}", "processed_at", "{int expires_at}", "nullif(expires_at, 9223372036854775807)", "$", "?")
+			"{int now}", "{now}", "{int processed_at}", "processed_at", "{int expires_at}", "nullif(expires_at, 9223372036854775807)", "$", "?")
 	}
 	for _, text := range []*string{&s.claim, &s.look, &s.takeOver, &s.settleAt, &s.settle, &s.renew,
 		&s.drop, &s.putBack, &s.forget, &s.resolve, &s.prune, &s.advance} {
@@ -97,10 +98,14 @@ func expand(text string, words []string) string {
 	return r.Replace(r.Replace(text))
 }
 
+// endless is the shortest span that never ends: beyond it, instants leave what a
+// time.Duration from now can reach.
+const endless = math.MaxInt64 - 10*365*24*time.Hour
+
 // span is a duration in the database's unit, rounded up: PostgreSQL counts
 // microseconds and SQLite milliseconds. nil means for ever.
 func (d Dialect) span(t time.Duration) any {
-	if t == math.MaxInt64 {
+	if t >= endless {
 		return nil
 	}
 	unit := d.unit()

@@ -44,10 +44,10 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
-// effectContext has ctx's values and not its end.
+// effectContext has ctx's values and the key, and not ctx's end.
 func (in *Inbox[V]) effectContext(ctx context.Context, key string, writing bool) context.Context {
 	c := &caller{in.db, in.opts.Table, in.opts.Consumer, key, writing, callerOf(ctx)}
-	return context.WithValue(context.WithoutCancel(ctx), callerName{}, c)
+	return idempotent.WithKey(context.WithValue(context.WithoutCancel(ctx), callerName{}, c), key)
 }
 
 // check refuses what needs no database to be refused.
@@ -251,11 +251,11 @@ func (in *Inbox[V]) answer(t *turns, req idempotent.Request[string], r *row) (*o
 	case r.state == claimed:
 		return nil, errRunning
 	}
-	rec, err := in.record(req.Key, r)
+	value, err := in.decode(req.Key, r)
 	if err != nil {
 		return refused[V](err), nil
 	}
-	o.value, o.err = rec.Value, rec.Err
+	o.value, o.err = value, r.kept()
 	return o, nil
 }
 

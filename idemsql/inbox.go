@@ -125,9 +125,11 @@ func affected(res sql.Result, err error) (int64, error) {
 }
 
 // Lookup returns the key's kept result and whether there is one, and changes
-// nothing. A claim whose lease has lapsed is one of unknown outcome, without a
-// CompletedAt. The error matches ErrCorrupt if the result cannot be read.
+// nothing. Its instants are counted from this process's clock, so that they are
+// right where that differs from the database's. A claim whose lease has lapsed
+// is a result of unknown outcome, without a CompletedAt. The error matches ErrCorrupt if the result cannot be read.
 func (in *Inbox[V]) Lookup(ctx context.Context, key string) (idempotent.Record[V], bool, error) {
+	asked := time.Now()
 	r, err := in.look(ctx, key)
 	switch {
 	case err != nil || r == nil:
@@ -137,7 +139,7 @@ func (in *Inbox[V]) Lookup(ctx context.Context, key string) (idempotent.Record[V
 	case r.state == claimed || r.over:
 		return idempotent.Record[V]{}, false, nil
 	}
-	rec, err := in.record(key, r)
+	rec, err := in.record(key, r, asked)
 	return rec, err == nil, err
 }
 

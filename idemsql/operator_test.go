@@ -36,11 +36,20 @@ func TestLookup(t *testing.T) {
 		require.WithinRange(t, rec.CompletedAt, before, time.Now())
 		require.InDelta(t, time.Hour, rec.ExpiresAt.Sub(rec.CompletedAt), float64(2*time.Millisecond))
 
-		_, _, err = in.Handle(ctx, idempotent.Request[string]{Key: "for ever", TTL: idempotent.Forever}, value("v"))
+		for _, ttl := range []time.Duration{idempotent.Forever, idempotent.Forever - 1} {
+			_, _, err = in.Handle(ctx, idempotent.Request[string]{Key: ttl.String(), TTL: ttl}, value("v"))
+			require.NoError(t, err)
+			rec, found, err = in.Lookup(ctx, ttl.String())
+			require.NoError(t, err)
+			require.True(t, found)
+			require.True(t, rec.ExpiresAt.IsZero())
+		}
+		long := 280 * 365 * 24 * time.Hour
+		_, _, err = in.Handle(ctx, idempotent.Request[string]{Key: "long", TTL: long}, value("v"))
 		require.NoError(t, err)
-		rec, _, err = in.Lookup(ctx, "for ever")
+		rec, _, err = in.Lookup(ctx, "long")
 		require.NoError(t, err)
-		require.True(t, rec.ExpiresAt.IsZero())
+		require.InDelta(t, long, rec.ExpiresAt.Sub(rec.CompletedAt), float64(2*time.Millisecond))
 
 		_, _, err = in.Handle(ctx, request("no"), func(context.Context) (string, error) { return "why", idempotent.Permanent(errEffect) })
 		require.ErrorIs(t, err, errEffect)

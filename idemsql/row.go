@@ -26,13 +26,14 @@ type row struct {
 	checksum           sql.NullInt64
 	processed, expires sql.NullInt64 // in the dialect's units; expires NULL: Forever
 	over               bool          // it no longer holds the key
+	now                int64         // when it was read, by the database's clock
 }
 
 // scan reads one line of statements.claim or look. id is the new row's, or not
 // valid if the line is of a row that was there already.
 func (r *row) scan(line *sql.Row) (id sql.NullString, err error) {
 	err = line.Scan(&id, &r.state, &r.token, &r.fingerprint, &r.result, &r.failure,
-		&r.checksum, &r.processed, &r.expires, &r.over)
+		&r.checksum, &r.processed, &r.expires, &r.over, &r.now)
 	return id, err
 }
 
@@ -104,24 +105,36 @@ func (in *Inbox[V]) settlement(req idempotent.Request[string], value V, failure 
 	return s, false, nil
 }
 
-// record decodes a settled row.
-func (in *Inbox[V]) record(key string, r *row) (idempotent.Record[V], error) {
-	rec := idempotent.Record[V]{
-		Err:         r.kept(),
-		Fingerprint: string(r.fingerprint),
-		CompletedAt: in.opts.Dialect.time(r.processed.Int64),
+// record decodes a settled row. Its instants are of the process's clock: as far
+// from asked, which is no later than the reading, as they were from that by the
+// database's. So ExpiresAt is never late.
+func (in *Inbox[V]) record(key string, r *row, asked time.Time) (idempotent.Record[V], error) {
+	local := func(units int64) time.Time {
+		return asked.Add(time.Duration(units-r.now) * in.opts.Dialect.unit())
 	}
+	rec := idempotent.Record[V]{Err: r.kept(), Fingerprint: string(r.fingerprint), CompletedAt: local(r.processed.Int64)}
 	if r.expires.Valid {
-		rec.ExpiresAt = in.opts.Dialect.time(r.expires.Int64)
+		rec.ExpiresAt = local(r.expires.Int64)
 	}
+	value, err := in.decode(key, r)
+	if err != nil {
+		return idempotent.Record[V]{}, err
+	}
+	rec.Value = value
+	return rec, nil
+}
+
+// decode reads a settled row's value.
+func (in *Inbox[V]) decode(key string, r *row) (value V, err error) {
 	if !r.checksum.Valid || checksum(r.result) != r.checksum.Int64 {
-		return idempotent.Record[V]{}, fail(key, errors.New("checksum does not fit"), ErrCorrupt)
+		return value, fail(key, errors.New("checksum does not fit"), ErrCorrupt)
 	}
 	if r.state == unknown && r.result == nil {
-		return rec, nil // a value that did not encode
+		return value, nil // one that did not encode
 	}
-	if err := in.codec.Unmarshal(r.result, &rec.Value); err != nil {
-		return idempotent.Record[V]{}, fail(key, err, ErrCorrupt)
+	if err := in.codec.Unmarshal(r.result, &value); err != nil {
+		var zero V
+		return zero, fail(key, err, ErrCorrupt)
 	}
-	return rec, nil
+	return value, nil
 }
