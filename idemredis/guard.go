@@ -82,32 +82,25 @@ func (g *Guard[V]) Handle(ctx context.Context, req idempotent.Request[string], e
 	}
 	sent := time.Now()
 	got, err := g.enter(ctx, e)
-	if err != nil {
+	waited := err == nil && got.what == busy && e.waits && !isOwn(ctx, got.owner)
+	if waited {
+		sent, got, err = g.wait(ctx, e, got)
+	}
+	switch {
+	case err != nil:
 		return refuse[V](err)
-	}
-	waited := got.what == busy && !isOwn(ctx, got.owner) && !req.NoWait
-	if waited {
-		if sent, got, err = g.wait(ctx, e, got); err != nil {
-			return refuse[V](err)
-		}
-	}
-	switch got.what {
-	case claimed:
+	case got.what == claimed:
 		return g.lead(ctx, e, sent, got, effect)
-	case mismatch:
+	case got.what == mismatch:
 		return refuse[V](fmt.Errorf("%w: key %q", idempotent.ErrMismatch, req.Key))
-	case busy:
-		kind := idempotent.ErrInFlight
-		if isOwn(ctx, got.owner) {
-			kind = idempotent.ErrDeadlock
-		}
-		return refuse[V](fmt.Errorf("%w: key %q", kind, req.Key))
+	case got.what == busy && isOwn(ctx, got.owner):
+		return refuse[V](fmt.Errorf("%w: key %q", idempotent.ErrDeadlock, req.Key))
+	case got.what == busy:
+		return refuse[V](fmt.Errorf("%w: key %q", idempotent.ErrInFlight, req.Key))
+	case waited:
+		return g.replay(ctx, req.Key, got, idempotent.Shared)
 	}
-	verdict := idempotent.Replayed
-	if waited {
-		verdict = idempotent.Shared
-	}
-	return g.replay(ctx, req.Key, got, verdict)
+	return g.replay(ctx, req.Key, got, idempotent.Replayed)
 }
 
 func check(req idempotent.Request[string]) error {
