@@ -123,8 +123,9 @@ func TestDrops(t *testing.T) {
 		for i := range 2 * maxDrops {
 			d.add("k", strconv.Itoa(i))
 		}
-		synctest.Wait()
+		d.mu.Lock()
 		require.Len(t, d.pending, maxDrops)
+		d.mu.Unlock()
 		pass(time.Hour)
 		require.Empty(t, d.pending)
 	})
