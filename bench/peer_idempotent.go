@@ -40,7 +40,7 @@ func (r endpointRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value 
 		for i := 0; i < n && yield(key(i), idempotent.Record[V]{Value: value(i), CompletedAt: completed, ExpiresAt: end}); i++ {
 		}
 	}
-	if took := r.Restore(records); took != n {
+	if took := r.Restore(records); took != n && time.Now().Before(end) {
 		panic("bench: Restore left records out")
 	}
 }

@@ -14,6 +14,7 @@ func GrowthWorkload(n int) Workload {
 			{Name: "gc", Unit: "ms/GC"},
 			{Name: "pause", Unit: "ms, slowest replay"},
 			{Name: "slowest", Unit: "ms, slowest call while growing"},
+			{Name: "runs", Unit: "runs beyond the first", Exact: true},
 		},
 		Peers: growthPeers(),
 		Run:   func(p Peer, s Scale) Sample { return growth(p, n, s) }}
@@ -40,20 +41,19 @@ func growth(p Peer, n int, s Scale) Sample {
 	if p.Name != Nothing {
 		sample["bytes"] = (live() - before) / float64(n)
 		sample["gc"] = collection()
-		sample["replay"] = randomReplay(r, keys, n, s.Replays)
+		sample["replay"] = randomReplay(r, keys, n, s.Replays, count.effect)
 		sample["cold"] = measure(more, func() {
 			for i := n; i < n+more; i++ {
 				must(r.Do(background, keys.At(i), count.effect))
 			}
 		}).ns
+		sample["runs"] = float64(count.runs - n - more)
 	}
 	sample["pause"] = milliseconds(pause(r, keys, n+more, s.Expire))
 	return sample
 }
 
-func randomReplay(r Runner[string, Value], keys Keys, n, calls int) float64 {
-	var count counted
-	effect := count.effect
+func randomReplay(r Runner[string, Value], keys Keys, n, calls int, effect Effect[Value]) float64 {
 	var draw random
 	return measure(calls, func() {
 		for range calls {
@@ -74,7 +74,12 @@ func pause(r Runner[string, Value], keys Keys, kept, n int) time.Duration {
 	if s, ok := r.(Sweeper); ok {
 		s.Sweep(time.Second)
 	}
-	end := time.Now().Add(window)
-	f.Fill(end, n-few, func(i int) string { return further(few + i) }, valueOf)
-	return slowestReplay(r, end, end, keys.At)
+	for ; ; window *= 2 {
+		end := time.Now().Add(window)
+		f.Fill(end, n-few, func(i int) string { return further(few + i) }, valueOf)
+		if time.Until(end) > 350*time.Millisecond {
+			return slowestReplay(r, end, end, keys.At)
+		}
+		time.Sleep(time.Until(end)) // it took too long: again when they have ended
+	}
 }

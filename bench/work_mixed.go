@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,6 +15,8 @@ func mixedWorkload() Workload {
 		About: "Two callers. A run is unexpected when the key's last one ended less than its window before.",
 		Metrics: []Metric{
 			{Name: "time", Unit: "ns/call, wall time over calls"},
+			{Name: "allocs", Unit: "allocs/call"},
+			{Name: "bytes", Unit: "B/call"},
 			{Name: "unexpected", Unit: "unexpected runs", Exact: true},
 		},
 		Peers: expiring(),
@@ -22,14 +25,14 @@ func mixedWorkload() Workload {
 
 // ranks are draws from a zipf distribution, made once: how far behind the newest
 // key a repeated one is.
-var ranks = func() []int32 {
+var ranks = sync.OnceValue(func() []int32 {
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, 100_000)
 	drawn := make([]int32, 1<<16)
 	for i := range drawn {
 		drawn[i] = int32(zipf.Uint64())
 	}
 	return drawn
-}()
+})
 
 type mixture struct {
 	Runner[string, Value]
@@ -49,18 +52,19 @@ func mixed(p Peer, length time.Duration) Sample {
 	m := &mixture{keys: keys, ends: make([]atomic.Int64, keys.Len()),
 		Runner: p.Strings(Config{TTL: mixedWindow, Keys: 500_000})}
 	defer m.Close()
-	m.start = time.Now()
-	together(callers, func(caller int) { m.call(random(caller), length) })
-	took := time.Since(m.start)
-	return Sample{
-		"time":       float64(took.Nanoseconds()) / float64(m.calls.Load()),
-		"unexpected": float64(m.unexpected.Load()),
-	}
+	c := measure(1, func() {
+		m.start = time.Now()
+		together(callers, func(caller int) { m.call(random(caller), length) })
+	})
+	calls := float64(m.calls.Load())
+	return Sample{"time": c.ns / calls, "allocs": thousandths(c.allocs / calls), "bytes": thousandths(c.bytes / calls),
+		"unexpected": float64(m.unexpected.Load())}
 }
 
 // call goes on for as long as there are new keys.
 func (m *mixture) call(draw random, length time.Duration) {
 	const batch = 256
+	ranks := ranks()
 	var i int64
 	effect := func(context.Context) (Value, error) { return m.effect(i) }
 	for time.Since(m.start) < length {

@@ -21,9 +21,13 @@ const (
 )
 
 func countAll(progress io.Writer) (all []counts, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range works {
 		fmt.Fprintf(progress, "\r\033[Kcounting %s", w.name)
-		c, err := count(w.name)
+		c, err := count(self, w.name)
 		if err != nil {
 			return nil, err
 		}
@@ -33,14 +37,14 @@ func countAll(progress io.Writer) (all []counts, err error) {
 	return all, nil
 }
 
-func count(work string) (counts, error) {
+func count(self, work string) (counts, error) {
 	var instructions, allocs, size []float64
 	for range repeats {
-		few, err := callgrind(work, fewCalls)
+		few, err := callgrind(self, work, fewCalls, os.DevNull)
 		if err != nil {
 			return counts{}, err
 		}
-		many, err := callgrind(work, manyCalls)
+		many, err := callgrind(self, work, manyCalls, os.DevNull)
 		if err != nil {
 			return counts{}, err
 		}
@@ -57,15 +61,11 @@ func median(values []float64) float64 {
 
 var executed = regexp.MustCompile(`I\s+refs:\s+([0-9,]+)`)
 
-// callgrind runs this program under valgrind, on one processor, without
+// callgrind runs self, this program, under valgrind, on one processor, without
 // collections, and without the runtime's preemption signals, which callgrind does
 // not survive. It returns the instructions, allocations and bytes of the whole run.
-func callgrind(work string, calls int) (total [3]float64, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return total, err
-	}
-	cmd := exec.Command("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+func callgrind(self, work string, calls int, profile string) (total [3]float64, err error) {
+	cmd := exec.Command("valgrind", "--tool=callgrind", "--callgrind-out-file="+profile,
 		self, "-work", work, "-calls", strconv.Itoa(calls))
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
 	var out, log bytes.Buffer

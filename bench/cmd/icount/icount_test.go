@@ -50,3 +50,16 @@ func TestEveryKindOfCallIsMade(t *testing.T) {
 	}
 	require.ErrorContains(t, makeCalls(io.Discard, "unknown", 1), `"unknown"`)
 }
+
+func TestFunctionsAreReadFromTheAnnotation(t *testing.T) {
+	const text = `27,846,473 (100.0%)  PROGRAM TOTALS
+2,322,588 ( 8.34%)  /src/ledger.go:github.com/idempotent-go/idempotent.(*ledger[go.shape.string,go.shape.struct { Receipt int64; Cents int64 }]).read [/tmp/ic]
+  234,552 ( 0.84%)  /go/type.go:github.com/idempotent-go/idempotent.(*ledger[go.shape.string,go.shape.struct { Receipt int64; Cents int64 }]).read
+  980,351 ( 3.52%)  /go/asm_amd64.s:aeshashbody [/tmp/ic]
+`
+	got, err := parseFunctions(text)
+	require.NoError(t, err)
+	require.Equal(t, map[string]float64{"idempotent.(*ledger).read": 2_557_140, "aeshashbody": 980_351}, got)
+	_, err = parseFunctions("nothing of it")
+	require.Error(t, err)
+}

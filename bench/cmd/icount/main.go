@@ -5,6 +5,7 @@
 //
 //	go run ./bench/cmd/icount           # compare with bench/icount.txt; exit 1 if something grew
 //	go run ./bench/cmd/icount -write    # store what is counted now
+//	go run ./bench/cmd/icount -functions cold   # where a call's instructions go
 package main
 
 import (
@@ -29,6 +30,7 @@ func run(args []string, out, progress io.Writer) error {
 	file := flags.String("file", "bench/icount.txt", "where the counts are stored")
 	write := flags.Bool("write", false, "store what is counted, instead of comparing")
 	tolerance := flags.Float64("tolerance", 3, "per cent by which instructions and bytes may grow")
+	functions := flags.String("functions", "", "show which functions a call of this kind spends its instructions in")
 	work := flags.String("work", "", "used by the program itself: make calls of this kind, and print what was allocated")
 	calls := flags.Int("calls", 0, "used by the program itself: how many")
 	if err := flags.Parse(args); err != nil {
@@ -39,6 +41,9 @@ func run(args []string, out, progress io.Writer) error {
 	}
 	if *tolerance < 0 {
 		return fmt.Errorf("icount: -tolerance is %v, want 0 or more", *tolerance)
+	}
+	if *functions != "" {
+		return showFunctions(out, *functions)
 	}
 	counted, err := countAll(progress)
 	if err != nil {
