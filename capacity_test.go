@@ -144,6 +144,29 @@ func TestCapacity(t *testing.T) {
 		require.EqualValues(t, 100, e.Stats().Evicted)
 	})
 
+	promise(t, "EvictOldest goes by completion, whatever the windows", func(t *testing.T) {
+		const capacity = 50
+		e := open(t, options{Capacity: capacity, EvictOldest: true})
+		for i := range 3 * capacity {
+			req := request{Key: fmt.Sprint(i)}
+			switch i % 3 {
+			case 1:
+				req.TTL = window + time.Duration(i)
+			case 2:
+				req.TTL = idempotent.Forever
+			}
+			gives(t, "v", executed)(e.Handle(bg, req, returns("v", nil)))
+			time.Sleep(time.Second)
+			if oldest := i - capacity + 1; oldest > 0 {
+				_, held := e.Lookup(fmt.Sprint(oldest - 1))
+				require.False(t, held)
+				_, held = e.Lookup(fmt.Sprint(oldest))
+				require.True(t, held)
+			}
+		}
+		require.EqualValues(t, 2*capacity, e.Stats().Evicted)
+	})
+
 	promise(t, "EvictOldest keeps what was forgotten or resolved out of its order", func(t *testing.T) {
 		e := open(t, options{Capacity: 3, EvictOldest: true})
 		e.Do(bg, "unknown", returns("", idempotent.Unknown(errBoom)))

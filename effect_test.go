@@ -3,6 +3,7 @@ package idempotent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,6 +132,14 @@ func TestEffectContext(t *testing.T) {
 			gives(t, "v", executed)(heir.end(t))
 			stop()
 		}
+	})
+
+	promise(t, "prints as what it was made from, and the key", func(t *testing.T) {
+		e := open(t, options{})
+		e.Do(bg, "k", func(ctx context.Context) (string, error) {
+			require.Equal(t, `context.Background.WithKey("k")`, fmt.Sprint(ctx))
+			return "v", nil
+		})
 	})
 
 	promise(t, "of a waiter that takes over is made from its own ctx", func(t *testing.T) {

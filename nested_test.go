@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,4 +216,36 @@ func TestRandomNestedPairsNeverHang(t *testing.T) {
 			require.Zero(t, s.Waiting)
 		})
 	}
+}
+
+// On real cores: effects end while the calls that they have left behind come and
+// go, and these close no circle.
+func TestCallsThatEffectsLeaveBehindNeverHang(t *testing.T) {
+	const callers, rounds, keys = 4, 3000, 5
+	e := open(t, options{TTL: time.Nanosecond})
+	var wg sync.WaitGroup
+	var made atomic.Uint64
+	for n := range callers {
+		wg.Go(func() {
+			for i := range rounds {
+				key := (n + i) % keys
+				made.Add(1)
+				e.Do(bg, fmt.Sprint(key), func(ctx context.Context) (string, error) {
+					for next := range 2 {
+						made.Add(1)
+						wg.Go(func() { e.Do(ctx, fmt.Sprint((key+next)%keys), returns("v", nil)) })
+					}
+					return "", errBoom
+				})
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("hangs: %+v", e.Stats())
+	}
+	addsUp(t, e, made.Load())
 }

@@ -219,15 +219,22 @@ func TestRecords(t *testing.T) {
 	})
 
 	promise(t, "stop where the loop stops, and start again", func(t *testing.T) {
+		const kept = 60
 		e := open(t, options{})
-		for i := range 100 {
-			e.Do(bg, fmt.Sprint(i), returns("v", nil))
+		for i := range kept { // with the endpoint's window and with windows of their own
+			e.Handle(bg, request{Key: fmt.Sprint(i), TTL: time.Duration(i%2) * 2 * window}, returns("v", nil))
 		}
 		records := e.Records()
-		for range records {
-			break
+		for stop := 1; stop <= kept; stop++ {
+			seen := 0
+			for range records {
+				if seen++; seen == stop {
+					break
+				}
+			}
+			require.Equal(t, stop, seen)
 		}
-		require.Len(t, maps.Collect(records), 100)
+		require.Len(t, maps.Collect(records), kept)
 		gives(t, "v", replayed)(e.Do(bg, "0", forbidden(t)))
 	})
 

@@ -116,6 +116,30 @@ func TestWaiting(t *testing.T) {
 		gives(t, "v", executed)(hanging.end(t))
 	})
 
+	promise(t, "many attempts at once in one shard do not get mixed up", func(t *testing.T) {
+		const keys = 100
+		e := open(t, options{})
+		e.PutAllInOnePlace()
+		var leaders, waiters []*call
+		for i := range keys {
+			key, takes := fmt.Sprint(i), time.Duration(1+(i*37)%keys)*time.Second
+			leaders = append(leaders, start(e, bg, key, after(takes, returns(key, nil))))
+			waiters = append(waiters, start(e, bg, key, forbidden(t)))
+		}
+		for running := keys; running > 0; running-- {
+			require.Len(t, e.InFlight(), running)
+			require.Equal(t, running, e.Stats().Waiting)
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		for i := range keys {
+			gives(t, fmt.Sprint(i), executed)(leaders[i].end(t))
+			gives(t, fmt.Sprint(i), shared)(waiters[i].end(t))
+			gives(t, fmt.Sprint(i), replayed)(e.Do(bg, fmt.Sprint(i), forbidden(t)))
+		}
+		addsUp(t, e, 3*keys)
+	})
+
 	promise(t, "giving up at the instant the attempt ends disturbs nobody", func(t *testing.T) {
 		for range 200 {
 			e := open(t, options{})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,4 +182,105 @@ func TestWindow(t *testing.T) {
 		}
 		require.EqualValues(t, 20, runs.Load())
 	})
+
+	promise(t, "of many ends, and the few that came later stay", func(t *testing.T) {
+		e := open(t, options{})
+		n := many(10_000)
+		for i := range n {
+			e.Do(bg, fmt.Sprint("early ", i), returns("v", nil))
+		}
+		time.Sleep(window / 2)
+		for i := range 10 {
+			e.Do(bg, fmt.Sprint("late ", i), returns("v", nil))
+		}
+		for i := 0; i < n; i += 3 {
+			require.True(t, e.Forget(fmt.Sprint("early ", i)))
+		}
+		time.Sleep(window/2 - 1)
+		require.Equal(t, n-(n+2)/3+10, e.Stats().Retained)
+		time.Sleep(1)
+		require.Equal(t, 10, e.Stats().Retained)
+		for i := range 10 {
+			gives(t, "v", replayed)(e.Do(bg, fmt.Sprint("late ", i), forbidden(t)))
+		}
+		for i := range n { // and what was there can come again
+			gives(t, "w", executed)(e.Do(bg, fmt.Sprint("early ", i), returns("w", nil)))
+		}
+		require.Equal(t, n+10, e.Stats().Retained)
+	})
+
+	promise(t, "of large values is the same", func(t *testing.T) {
+		type large [5000]byte
+		e := openFor(t, idempotent.Options[string, large]{TTL: window})
+		for i := range 100 {
+			_, verdict, err := e.Do(bg, fmt.Sprint(i), func(context.Context) (large, error) { return large{byte(i), 4999: byte(i)}, nil })
+			require.NoError(t, err)
+			require.Equal(t, executed, verdict)
+		}
+		for i := range 100 {
+			value, verdict, err := e.Do(bg, fmt.Sprint(i), nil)
+			require.NoError(t, err)
+			require.Equal(t, replayed, verdict)
+			require.True(t, value == large{byte(i), 4999: byte(i)})
+		}
+		time.Sleep(window)
+		require.Zero(t, e.Stats().Retained)
+	})
+}
+
+// On real cores and the real clock: what was replayed had not ended when the
+// call came, and what ran again had.
+func TestWindowsEndInTimeUnderLoad(t *testing.T) {
+	const callers, keys, ttl = 8, 20, 2 * time.Millisecond
+	type replay struct {
+		run  int64
+		came time.Time
+	}
+	e := openFor(t, idempotent.Options[string, int64]{TTL: ttl})
+	var runs atomic.Int64
+	var latest [keys]atomic.Pointer[time.Time] // effect's end
+	var kept sync.Map                          // run -> when its result was kept at the latest
+	replays := make([][]replay, callers)
+	deadline := time.Now().Add(300 * time.Millisecond)
+	var wg sync.WaitGroup
+	for n := range callers {
+		wg.Go(func() {
+			for i := n; time.Now().Before(deadline); i++ {
+				key := i % keys
+				came := time.Now()
+				run, verdict, err := e.Do(bg, fmt.Sprint(key), func(context.Context) (int64, error) {
+					begun := time.Now()
+					if before := latest[key].Load(); before != nil && begun.Sub(*before) < ttl {
+						t.Errorf("ran again %v after the last run", begun.Sub(*before))
+					}
+					ended := time.Now()
+					latest[key].Store(&ended)
+					return runs.Add(1), nil
+				})
+				switch {
+				case err != nil:
+					t.Error(err)
+				case verdict == executed:
+					kept.Store(run, time.Now())
+				case verdict == replayed:
+					replays[n] = append(replays[n], replay{run, came})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n := 0
+	for _, r := range slices.Concat(replays...) {
+		at, _ := kept.Load(r.run)
+		// The timer that sends readers to the clock may be later than its margin where
+		// other processes hold the cores; a read is exact up to that.
+		if late := r.came.Sub(at.(time.Time)) - ttl; late > 100*time.Millisecond {
+			t.Errorf("replayed to a call that came %v after the window", late)
+		}
+		n++
+	}
+	require.Positive(t, n)
+	s := e.Stats()
+	require.Greater(t, s.Executed, uint64(keys), "keys ran again")
+	require.GreaterOrEqual(t, s.Executed, s.Expired)
 }
