@@ -118,6 +118,7 @@ func TestHostileRequests(t *testing.T) {
 		}}, status(200))
 		got := send(guarded, "POST", "/", "\x1b[2J\r\n<script>\xff\x00")
 		require.Equal(t, 400, got.Code)
+		require.Less(t, send(guarded, "POST", "/", strings.Repeat("\x00", 1<<20)).Body.Len(), 2000, "and not in full")
 		require.Contains(t, got.Body.String(), `bad event \u001b[2J\r\n\u003cscript\u003e\ufffd\u0000`)
 	})
 }

@@ -30,7 +30,7 @@ type Options struct {
 	// Key finds the request's key; nil means the middleware's own rule. "" says
 	// that there is none. What it returns must be valid UTF-8 of at most 255
 	// bytes without control characters. A request without a key, or with a bad
-	// one, is refused with 400 and the error's text.
+	// one, is refused with 400 and the beginning of the error's text.
 	Key func(r *http.Request, body []byte) (string, error)
 
 	// Scope names the tenant or caller that the key belongs to. It is joined to

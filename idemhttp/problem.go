@@ -31,6 +31,10 @@ var (
 	keyMalformed = problem{Title: "The request's idempotency key is not valid", Status: http.StatusBadRequest}
 )
 
+// maxDetail is the most bytes of a rule's error that are sent: the error may
+// quote the body.
+const maxDetail = 200
+
 // badKey is the answer to a key rule's error.
 func badKey(err error) *problem {
 	p := keyMalformed
@@ -38,6 +42,7 @@ func badKey(err error) *problem {
 		p = keyMissing
 	}
 	p.Detail = err.Error()
+	p.Detail = p.Detail[:min(len(p.Detail), maxDetail)]
 	return &p
 }
 
