@@ -201,13 +201,13 @@ func (brokenCodec) Marshal(any) ([]byte, error) { return nil, errors.New("no way
 func (brokenCodec) Unmarshal([]byte, any) error { return errors.New("no way to read it") }
 
 // handled calls the key twice; the second call must not run.
-func handled(t *testing.T, guard *idemredis.Guard[string], value string) (first, second error, replayed string) {
+func handled(t *testing.T, guard *idemredis.Guard[string], value string) (replayed string, first, second error) {
 	got, verdict, first := guard.Handle(t.Context(), request("k"), gives(value))
 	require.Equal(t, idempotent.Executed, verdict)
 	require.Equal(t, value, got, "the call's own value comes back whatever becomes of it")
 	replayed, verdict, second = guard.Handle(t.Context(), request("k"), mustNotRun(t))
 	require.Equal(t, idempotent.Replayed, verdict)
-	return first, second, replayed
+	return replayed, first, second
 }
 
 func TestValue(t *testing.T) {
@@ -217,13 +217,13 @@ func TestValue(t *testing.T) {
 	}
 
 	t.Run("of MaxValue bytes is kept", func(t *testing.T) {
-		first, second, replayed := handled(t, open(idemredis.Options{MaxValue: len(large) + 2}), large)
+		replayed, first, second := handled(t, open(idemredis.Options{MaxValue: len(large) + 2}), large)
 		require.NoError(t, first)
 		require.NoError(t, second)
 		require.Equal(t, large, replayed)
 	})
 	t.Run("that is larger is refused by name and size, and never makes a second run", func(t *testing.T) {
-		first, second, _ := handled(t, open(idemredis.Options{MaxValue: len(large) + 1}), large)
+		_, first, second := handled(t, open(idemredis.Options{MaxValue: len(large) + 1}), large)
 		require.ErrorIs(t, first, idemredis.ErrNoValue)
 		require.ErrorIs(t, second, idemredis.ErrNoValue)
 		require.ErrorContains(t, second, `key "k": 202 bytes, Options.MaxValue is 201`)
@@ -232,7 +232,7 @@ func TestValue(t *testing.T) {
 	t.Run("that is larger is spilled and replayed from there", func(t *testing.T) {
 		spill := &memorySpill{held: map[string]string{}}
 		guard := open(idemredis.Options{MaxValue: 10, Spill: spill})
-		first, second, replayed := handled(t, guard, large)
+		replayed, first, second := handled(t, guard, large)
 		require.NoError(t, first)
 		require.NoError(t, second)
 		require.Equal(t, large, replayed)
@@ -243,10 +243,10 @@ func TestValue(t *testing.T) {
 	})
 	t.Run("that cannot be spilled or encoded never makes a second run", func(t *testing.T) {
 		spill := &memorySpill{held: map[string]string{}, fail: errors.New("disk full")}
-		first, second, _ := handled(t, open(idemredis.Options{MaxValue: 10, Spill: spill}), large)
+		_, first, second := handled(t, open(idemredis.Options{MaxValue: 10, Spill: spill}), large)
 		require.ErrorIs(t, first, idemredis.ErrNoValue)
 		require.ErrorContains(t, second, "disk full")
-		first, second, _ = handled(t, open(idemredis.Options{Codec: brokenCodec{}}), "v")
+		_, first, second = handled(t, open(idemredis.Options{Codec: brokenCodec{}}), "v")
 		require.ErrorContains(t, first, "no way to write it")
 		require.ErrorContains(t, second, "no way to write it")
 	})
