@@ -69,6 +69,18 @@ func sqliteFile(t *testing.T) store {
 	}}
 }
 
+// sqliteBare is a file opened without patience, whose transactions take the
+// writer's place when they first write.
+func sqliteBare(t *testing.T) store {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	return store{idemsql.SQLite, "", func(t *testing.T) *sql.DB {
+		db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		return db
+	}}
+}
+
 // each runs the test on both databases.
 func each(t *testing.T, test func(t *testing.T, s store)) {
 	t.Run("PostgreSQL", func(t *testing.T) { test(t, postgres(t)) })
@@ -115,6 +127,7 @@ func TestHandleConforms(t *testing.T) {
 	opts := idemsql.Options{TTL: time.Hour, MaxPause: 20 * time.Millisecond}
 	t.Run("PostgreSQL", func(t *testing.T) { conform(t, postgres, opts, false, can) })
 	t.Run("SQLite", func(t *testing.T) { conform(t, sqliteFile, opts, false, can) })
+	t.Run("SQLite, opened without care", func(t *testing.T) { conform(t, sqliteBare, opts, false, can) })
 }
 
 func TestProcessConformsAtEveryIsolationLevel(t *testing.T) {
@@ -126,6 +139,7 @@ func TestProcessConformsAtEveryIsolationLevel(t *testing.T) {
 	can.Parallel = false // the file has one writer
 	opts := idemsql.Options{TTL: time.Hour, MaxPause: 20 * time.Millisecond}
 	t.Run("SQLite", func(t *testing.T) { conform(t, sqliteFile, opts, true, can) })
+	t.Run("SQLite, opened without care", func(t *testing.T) { conform(t, sqliteBare, opts, true, can) })
 }
 
 func TestATierInFrontConforms(t *testing.T) {

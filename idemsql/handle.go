@@ -48,7 +48,7 @@ func (in *Inbox[V]) handleOnce(ctx context.Context, t *turns, req idempotent.Req
 		return refused[V](err), nil
 	}
 	if err := tx.Commit(); err != nil {
-		in.giveUp(ctx, req, c) // the answer may have been lost, and the claim be there
+		_ = in.giveUp(ctx, req, c) // the answer may have been lost, and the claim be there
 		return nil, err
 	}
 	l := in.keepLease(ctx, req, c, asked)
@@ -56,7 +56,7 @@ func (in *Inbox[V]) handleOnce(ctx context.Context, t *turns, req idempotent.Req
 	defer func() {
 		if !returned {
 			l.stop()
-			in.giveUp(ctx, req, c)
+			_ = in.giveUp(ctx, req, c) // the panic goes on, and the lease ends by itself
 		}
 	}()
 	t.entered = true

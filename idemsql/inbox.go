@@ -105,6 +105,9 @@ func (in *Inbox[V]) Resolve(ctx context.Context, key string, value V) (bool, err
 
 // change runs a statement that changes one row if it changes any.
 func (in *Inbox[V]) change(ctx context.Context, key, statement string, args ...any) (bool, error) {
+	if in.lockedOut(ctx) {
+		return false, deadlock(key)
+	}
 	t := in.newTurns(idempotent.Request[string]{Key: key})
 	for {
 		n, err := affected(in.db.ExecContext(ctx, statement, args...))

@@ -317,6 +317,10 @@ func TestNestedCallsDoNotHang(t *testing.T) {
 			_, _, err = in.Handle(ctx, request("other"), value("inner"))
 			if s.dialect == idemsql.SQLite {
 				require.ErrorIs(t, err, idempotent.ErrDeadlock, "the file has one writer, and it is this effect")
+				_, err = in.Forget(ctx, "kept")
+				require.ErrorIs(t, err, idempotent.ErrDeadlock)
+				_, err = in.Prune(ctx)
+				require.ErrorIs(t, err, idempotent.ErrDeadlock)
 			} else {
 				require.NoError(t, err)
 			}

@@ -18,6 +18,9 @@ import (
 // Nothing depends on it but the table's size: rows whose window has ended are
 // absent to every reader. Claims, lapsed ones too, are never pruned.
 func (in *Inbox[V]) Prune(ctx context.Context) (deleted int64, err error) {
+	if in.lockedOut(ctx) {
+		return 0, deadlock(in.opts.Table)
+	}
 	t := in.newTurns(idempotent.Request[string]{Key: in.opts.Table})
 	for {
 		n, err := affected(in.db.ExecContext(ctx, in.sql.prune,

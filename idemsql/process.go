@@ -104,7 +104,7 @@ func (in *Inbox[V]) processOnce(ctx context.Context, t *turns, req idempotent.Re
 		return notRecorded[V](req.Key, err, failure), nil
 	}
 	err = tx.Commit()
-	if conflicted(err) {
+	if conflicted(err) || busy(err) { // SQLite's readers are in the way, outside WAL mode
 		return nil, err
 	}
 	if err != nil {

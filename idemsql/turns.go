@@ -41,14 +41,14 @@ func (t *turns) again(ctx context.Context, why error) error {
 	t.missed = true
 	switch {
 	case errors.Is(why, errMoved):
-	case errors.Is(why, errRunning), busy(why):
-		if t.noWait {
-			return inFlight(t.key, nil)
-		}
-	case conflicted(why):
+	case conflicted(why), busy(why) && t.entered:
 		t.conflicts++
 		if t.conflicts > t.maxConflicts {
 			return fail(t.key, why, ErrConflict)
+		}
+	case errors.Is(why, errRunning), busy(why):
+		if t.noWait {
+			return inFlight(t.key, nil)
 		}
 	default:
 		return t.give(why)
