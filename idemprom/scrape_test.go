@@ -22,23 +22,8 @@ import (
 //
 //	go test -run '^$' -bench Scrape -benchtime 200x ./idemprom
 func BenchmarkReplayBesideScrape(b *testing.B) {
-	const kept = 100_000
-	e := endpoint(b, idempotent.Options[string, string]{})
-	keys := make([]string, kept)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("order-%08d", i)
-		_, _, err := e.Do(ctx, keys[i], done)
-		require.NoError(b, err)
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(idemprom.New("orders", e))
-	gather := func() {
-		if _, err := registry.Gather(); err != nil {
-			panic(err)
-		}
-	}
-
-	for name, scrape := range map[string]func(){"nothing": nil, "Stats": func() { e.Stats() }, "Gather": gather} {
+	e, keys := filled(b)
+	for name, scrape := range scrapes(e) {
 		for _, callers := range []int{1, runtime.GOMAXPROCS(0)} {
 			b.Run(fmt.Sprintf("beside=%s/callers=%d", name, callers), func(b *testing.B) {
 				ratios := make([]float64, 0, b.N)
@@ -58,6 +43,48 @@ func BenchmarkReplayBesideScrape(b *testing.B) {
 				b.ReportMetric(0, "ns/op") // of a pair of turns: says nothing
 			})
 		}
+	}
+}
+
+// BenchmarkScrape is one scrape by itself. A hundred times its time is the part
+// of a second that a hundred scrapes a second keep one core busy for.
+func BenchmarkScrape(b *testing.B) {
+	e, _ := filled(b)
+	for name, scrape := range scrapes(e) {
+		if scrape != nil {
+			b.Run(name, func(b *testing.B) {
+				for b.Loop() {
+					scrape()
+				}
+			})
+		}
+	}
+}
+
+// filled is an endpoint with 100,000 results.
+func filled(b *testing.B) (e *idempotent.Endpoint[string, string], keys []string) {
+	e = endpoint(b, idempotent.Options[string, string]{})
+	keys = make([]string, 100_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("order-%08d", i)
+		_, _, err := e.Do(ctx, keys[i], done)
+		require.NoError(b, err)
+	}
+	return e, keys
+}
+
+// scrapes are ways to look at e's numbers. The one that is nil is a control.
+func scrapes(e *idempotent.Endpoint[string, string]) map[string]func() {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(idemprom.New("orders", e))
+	return map[string]func(){
+		"nothing": nil,
+		"Stats":   func() { e.Stats() },
+		"Gather": func() {
+			if _, err := registry.Gather(); err != nil {
+				panic(err)
+			}
+		},
 	}
 }
 
