@@ -149,9 +149,15 @@ func BenchmarkFailing(b *testing.B) {
 
 func failing(b *testing.B, callers int, do doer[int, int]) {
 	var came, runs atomic.Int64
+	var gathered atomic.Bool
 	effect := func(context.Context) (int, error) {
-		for came.Load() < int64(callers) {
-			runtime.Gosched() // until everyone else waits, or is about to
+		if !gathered.Swap(true) {
+			for came.Load() < int64(callers) {
+				runtime.Gosched()
+			}
+			for range callers { // those who are about to wait have their turn
+				runtime.Gosched()
+			}
 		}
 		runs.Add(1)
 		spin(20 * time.Microsecond)
@@ -161,6 +167,7 @@ func failing(b *testing.B, callers int, do doer[int, int]) {
 	for b.Loop() {
 		n++
 		came.Store(0)
+		gathered.Store(false)
 		together(callers, func() {
 			came.Add(1)
 			do(bg, n, effect)
