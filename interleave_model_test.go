@@ -57,8 +57,11 @@ func (in *interleaving) check() []string {
 	events := in.ordered()
 	for i, ev := range events {
 		w.expire(ev.at)
-		again := slices.ContainsFunc(events[i+1:], func(next event) bool { return next.call == ev.call && next.where == "enter" })
-		w.apply(ev, again)
+		then := ""
+		if n := slices.IndexFunc(events[i+1:], func(next event) bool { return next.call == ev.call }); n >= 0 {
+			then = events[i+1+n].where
+		}
+		w.apply(ev, then)
 	}
 	for _, c := range in.calls {
 		if !c.model.decided {
@@ -117,20 +120,19 @@ func (w *world) drop(cell *cell) {
 	cell.kept = nil
 }
 
-// apply moves the world by one critical section. again says that the call will
-// enter once more.
-func (w *world) apply(ev event, again bool) {
+// apply moves the world by one critical section. then is the call's next one.
+func (w *world) apply(ev event, then string) {
 	c, cell := ev.call, w.cell(ev.call.req.Key)
 	m := &c.model
 	switch ev.where {
 	case "look":
 		m.dead = c.deadBy(ev.at)
 		// A look without the lock may miss what is there; "enter" looks again.
-		if cell.kept != nil && !again {
+		if cell.kept != nil && then != "enter" {
 			w.replay(c, cell)
 		}
-	case "enter":
-		w.enter(ev, cell, again)
+	case "enter", "make room": // the latter is another look, at all keys at once
+		w.enter(ev, cell, then)
 	case "leave":
 		if i := slices.Index(cell.line, c); i >= 0 {
 			cell.line = slices.Delete(cell.line, i, i+1)
@@ -192,7 +194,7 @@ func (w *world) replay(c *visit, cell *cell) {
 	w.decide(c, fmt.Sprint("replayed ", cell.kept.value, " ", matches(cell.kept.err)))
 }
 
-func (w *world) enter(ev event, cell *cell, again bool) {
+func (w *world) enter(ev event, cell *cell, then string) {
 	c := ev.call
 	switch {
 	case cell.kept != nil:
@@ -210,15 +212,10 @@ func (w *world) enter(ev event, cell *cell, again bool) {
 		w.refuse(c, ErrShutdown)
 	case c.model.dead != nil:
 		w.refuse(c, c.model.dead)
-	case again: // it has made room, and will look again
-		if w.full() && !w.evict() {
-			w.fault("call %d found room where there is none", c.id)
-		}
-	case w.full():
+	case then == "make room":
+		// Nothing is decided yet. It may be full only of results that have ended.
+	case w.full() && !w.evict():
 		w.refuse(c, ErrFull)
-		if w.in.opts.EvictOldest && w.oldest() != nil {
-			w.fault("call %d was refused, although a result could go", c.id)
-		}
 	default:
 		cell.fingerprint = c.req.Fingerprint
 		w.lead(c, cell, ev.at)
