@@ -10,7 +10,7 @@ import (
 )
 
 // soon is how long a probe waits for what should come at once.
-const soon = 300 * time.Millisecond
+const soon = time.Second
 
 // An Observation is what a peer did when it was probed.
 type Observation struct {

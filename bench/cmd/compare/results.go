@@ -47,7 +47,7 @@ func describe(args []string) about {
 		Command: strings.Join(append([]string{"go run ./bench/cmd/compare"}, args...), " "),
 		Go:      fmt.Sprintf("%s %s/%s, GOMAXPROCS %d", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0)),
 		Machine: fmt.Sprintf("%s, %d cores, %s of memory, Linux %s, load %s at the start", field("/proc/cpuinfo", "model name"),
-			runtime.NumCPU(), field("/proc/meminfo", "MemTotal"), firstWord("/proc/sys/kernel/osrelease"), firstWord("/proc/loadavg")),
+			runtime.NumCPU(), gibibytes(field("/proc/meminfo", "MemTotal")), firstWord("/proc/sys/kernel/osrelease"), firstWord("/proc/loadavg")),
 		Commit: "unknown",
 	}
 	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
@@ -80,6 +80,15 @@ func field(file, name string) string {
 		}
 	}
 	return "unknown"
+}
+
+// gibibytes writes "24684092 kB" as "24 GiB".
+func gibibytes(size string) string {
+	var kibibytes float64
+	if _, err := fmt.Sscanf(size, "%f kB", &kibibytes); err != nil {
+		return size
+	}
+	return fmt.Sprintf("%.0f GiB", kibibytes/(1<<20))
 }
 
 func firstWord(file string) string {
