@@ -12,12 +12,12 @@ import (
 
 // An Executor runs a key's effect once and keeps its response: an
 // *idempotent.Endpoint[string, Response] in memory, or a guard over Redis or
-// SQL with the same method. The effect must be given the caller's values and
-// not the caller's cancellation (an Endpoint with PassCancel hands that on, and
-// with it a client that hangs up cancels the handler), and must have ended by
-// the time that nothing may be written to the client any more: an Executor that
-// runs it on another goroutine may return early, the middleware then waits.
-// Kept responses are shared and never changed, so no Clone is needed.
+// SQL with the same method. It gives the effect the caller's values and not the
+// caller's cancellation; with an Endpoint whose PassCancel is set, a client that
+// hangs up cancels the handler. It may run the effect on another goroutine and
+// return before it ends: the middleware then waits for the handler, as nothing
+// can be written to the client afterwards. Kept responses are shared and never
+// changed, so no Clone is needed.
 type Executor interface {
 	Handle(ctx context.Context, req idempotent.Request[string],
 		effect func(context.Context) (Response, error)) (Response, idempotent.Verdict, error)
@@ -46,8 +46,10 @@ type Options struct {
 	// Optional makes IdempotencyKey let requests without a key through.
 	Optional bool
 
-	// MaxBody is the most request bytes read, in bytes; a longer body is refused
-	// with 413 and nothing is run. 0 means 1 MiB.
+	// MaxBody is the most bytes of a request body that are read, and held while
+	// the handler runs; a longer body is refused with 413 and nothing is run. 0
+	// means 1 MiB. While a body of unknown length grows, half as much again may
+	// be in use for a moment; so with MaxResponse.
 	MaxBody int64
 
 	// MaxResponse is the most bytes of a response body kept in memory. A longer

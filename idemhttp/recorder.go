@@ -123,6 +123,9 @@ func appendWithin(body, p []byte, limit int) []byte {
 	return append(body, p...)
 }
 
+// sniffed is the most bytes that net/http looks at for a Content-Type.
+const sniffed = 512
+
 // sniff does for the kept header what net/http does for a response without a
 // Content-Type, with the bytes that net/http will see: those before the first
 // flush. next are bytes that follow the copy.
@@ -130,7 +133,8 @@ func (rec *recorder) sniff(next []byte) {
 	if _, ok := rec.header["Content-Type"]; ok || rec.header.Get("Content-Encoding") != "" {
 		return
 	}
-	seen := append(rec.body[:len(rec.body):len(rec.body)], next[:min(len(next), 512)]...)
+	head := rec.body[:min(len(rec.body), sniffed)]
+	seen := append(head[:len(head):len(head)], next[:min(len(next), sniffed-len(head))]...)
 	if rec.flushed {
 		seen = seen[:min(rec.start, len(seen))]
 	}

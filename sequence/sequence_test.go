@@ -120,7 +120,7 @@ func TestApply(t *testing.T) {
 		cancel()
 		_, err := g.Apply(ctx, "r", 1, succeed)
 		require.ErrorIs(t, err, context.Canceled)
-		require.Contains(t, err.Error(), `"r"`, "the resource is named as it is")
+		require.Contains(t, err.Error(), `key "r"`, "the resource is named as it is")
 		require.Zero(t, g.Stats())
 	})
 }
