@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,6 +66,24 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 		e := newEndpoint(t, config{})
 		require.NoError(t, e.Shutdown(t.Context()))
 		both(t, e, func(t *testing.T, got *httptest.ResponseRecorder) { requireProblem(t, 503, got) })
+	})
+	t.Run("an endpoint that has no slot free within MaxWait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			guarded := idemhttp.Webhook(newEndpoint(t, config{MaxConcurrent: 1}), idemhttp.Options{})(
+				http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+			var first sync.WaitGroup
+			first.Go(func() { send(guarded, "POST", "/", "", "Webhook-Id", "1") })
+			synctest.Wait()
+			began := time.Now()
+			got := send(guarded, "POST", "/", "", "Webhook-Id", "2")
+			requireProblem(t, 503, got)
+			require.Equal(t, "1", got.Header().Get("Retry-After"))
+			require.Equal(t, 2*time.Second, time.Since(began))
+			close(release)
+			first.Wait()
+			require.Equal(t, 200, send(guarded, "POST", "/", "", "Webhook-Id", "2").Code)
+		})
 	})
 	t.Run("a waiter of a failed attempt that is shared", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
