@@ -57,6 +57,7 @@ func (in *interleaving) check() []string {
 	events := in.ordered()
 	for i, ev := range events {
 		w.expire(ev.at)
+		w.patience(ev.at)
 		then := ""
 		if n := slices.IndexFunc(events[i+1:], func(next event) bool { return next.call == ev.call }); n >= 0 {
 			then = events[i+1+n].where
@@ -110,6 +111,18 @@ func (w *world) expire(at time.Duration) {
 		if cell.kept != nil && cell.kept.ends <= at {
 			w.stats.Expired++
 			w.drop(cell)
+		}
+	}
+}
+
+// patience finds those who wait on although their ctx has ended: they pause once
+// more, and not for so long.
+func (w *world) patience(at time.Duration) {
+	for _, cell := range w.cells {
+		for _, c := range cell.line {
+			if c.model.waits && c.dead != nil && max(c.diesAt, c.model.since)+8*slotsPerTurn*w.in.grain < at {
+				w.fault("call %d still waits, although its ctx ended at %d", c.id, c.diesAt/w.in.grain)
+			}
 		}
 	}
 }

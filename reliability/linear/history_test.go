@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -26,12 +27,14 @@ type endpoint = idempotent.Endpoint[int, int]
 // Short histories find what long ones hide: most interleavings of two critical
 // sections happen once, when a key is new.
 type history struct {
-	opts  idempotent.Options[int, int]
-	leave bool // some callers go away
-	e     *endpoint
-	base  time.Time
-	calls [clients * callsPerClient]call
-	end   time.Duration
+	opts    idempotent.Options[int, int]
+	leave   bool         // some callers go away
+	rounds  bool         // all clients make their next call at once
+	arrived atomic.Int64 // calls about to be made, over all rounds
+	e       *endpoint
+	base    time.Time
+	calls   [clients * callsPerClient]call
+	end     time.Duration
 }
 
 // call is one operation. Its id, from 1, is the value that its effect returns.
@@ -71,7 +74,7 @@ const (
 // draw plans a history.
 func draw(rng *rand.Rand) *history {
 	oneIn := func(n int) bool { return rng.IntN(n) == 0 }
-	h := &history{leave: oneIn(3)}
+	h := &history{leave: oneIn(3), rounds: oneIn(2)}
 	h.opts = idempotent.Options[int, int]{TTL: idempotent.Forever, StaleMemory: -1, ShareFailure: oneIn(3), Detach: oneIn(4)}
 	if oneIn(3) {
 		h.opts.TTL = time.Duration(1+rng.IntN(100)) * time.Microsecond
@@ -115,6 +118,7 @@ func (h *history) run() {
 		wg.Go(func() {
 			<-start
 			for j := range callsPerClient {
+				h.arrive(j)
 				h.perform(&h.calls[i*callsPerClient+j])
 			}
 		})
@@ -125,6 +129,18 @@ func (h *history) run() {
 		runtime.Gosched()
 	}
 	h.end = h.now()
+}
+
+// arrive waits for all clients before each round. They spin: those who are woken
+// come one after another.
+func (h *history) arrive(round int) {
+	if !h.rounds {
+		return
+	}
+	h.arrived.Add(1)
+	for h.arrived.Load() < int64(clients*(round+1)) {
+		runtime.Gosched()
+	}
 }
 
 // stalled says that the machine kept the process from its timers for so long

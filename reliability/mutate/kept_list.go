@@ -109,17 +109,17 @@ var keptMutants = []keptMutant{
 		new: "s.key == key {",
 	},
 	{
-		name: "a result ends one instant late", by: byMachine,
+		name: "a result ends one instant late", by: byOrder,
 		old: "after(completed, t.window) <= t.now()\n",
 		new: "after(completed, t.window) < t.now()\n",
 	},
 	{
-		name: "the timer is never armed again", by: byMachine,
+		name: "the timer is never armed again", by: byLoad,
 		old: "\te.timing.set(never)\n\te.expire()\n",
 		new: "\te.expire()\n",
 	},
 	{
-		name: "readers may trust the horizon too long", by: byMachine,
+		name: "readers may trust the horizon too long", by: byOrder,
 		old: "\tt.set(ring + int64(margin))\n",
 		new: "\tt.set(ring - 2*int64(margin))\n",
 	},
@@ -164,8 +164,8 @@ var keptMutants = []keptMutant{
 		new: "\tif r.held.Add(1) > r.most {\n\t\tr.held.Add(-1)\n\t\treturn false\n\t}\n\treturn true\n",
 	},
 	{
-		name: "full is said although another call has just made room", by: byHistories,
-		old: "\treturn e.expire() > 0 || e.opts.EvictOldest && e.evictOldest() || e.room.left()\n",
-		new: "\treturn e.expire() > 0 || e.opts.EvictOldest && e.evictOldest()\n",
+		name: "room is made without another look at the key", by: byOrder,
+		old: "\tif got, full = e.enterLocked(in, now); full && e.makeRoom(now) {\n",
+		new: "\tif e.makeRoom(now) {\n",
 	},
 }
