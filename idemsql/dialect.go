@@ -10,8 +10,8 @@ import (
 // no process's clock decides anything. "over" is true of a row that no longer
 // holds its key: a result after its window, a claim after its lease.
 type statements struct {
-	claim    string // event, consumer, token, fingerprint, lease -> row id, or the row in the way, or nothing
-	look     string // event, consumer -> row
+	insert   string // event, consumer, token, fingerprint, lease -> row id, or nothing
+	look     string // event, consumer -> row.scan
 	takeOver string // event, consumer, token, fingerprint, lease, the token that was seen -> row id, or nothing
 	settleAt string // state, window, result, failure, checksum, token, row id
 	settle   string // state, window, result, failure, checksum, token, event, consumer
@@ -24,24 +24,21 @@ type statements struct {
 	advance  string // consumer, resource, sequence -> 1, or nothing
 }
 
-// columns are read by row.scan. They begin with the id of a row claimed just
-// now, else NULL.
 const (
-	columns = `state, token, fingerprint, result, failure, checksum, {int processed_at}, {int expires_at}, {over}, {int now}`
 	over    = `(CASE WHEN state = 'claimed' THEN lease_until <= {now} ELSE expires_at <= {now} END)`
 	settled = `SET state = $1, processed_at = {now}, expires_at = COALESCE({now} + $2{span}, {forever}),
 	result = $3, failure = $4, checksum = $5, lease_until = NULL`
-	insert = `INSERT INTO {table} (event_id, consumer, state, token, fingerprint, received_at, lease_until)
-	VALUES ($1, $2, 'claimed', $3, $4, {now}, {now} + $5{span})
-	ON CONFLICT (event_id, consumer) DO NOTHING`
-	byKey   = ` WHERE event_id = $1 AND consumer = $2`
-	noClaim = `NULL, `
+	byKey = ` WHERE event_id = $1 AND consumer = $2`
 )
 
 // newStatements writes the SQL for a table whose name has been checked.
 func newStatements(d Dialect, table string) *statements {
 	s := &statements{
-		look: `SELECT ` + noClaim + columns + ` FROM {table}` + byKey,
+		insert: `INSERT INTO {table} (event_id, consumer, state, token, fingerprint, received_at, lease_until)
+	VALUES ($1, $2, 'claimed', $3, $4, {now}, {now} + $5{span})
+	ON CONFLICT (event_id, consumer) DO NOTHING RETURNING {row}`,
+		look: `SELECT state, token, fingerprint, result, failure, checksum,
+	{int processed_at}, {int expires_at}, {over}, {int now}, COALESCE(processed_at > {began}, false) FROM {table}` + byKey,
 		// The lease is looked at again: its owner may have renewed it just now.
 		takeOver: `UPDATE {table} SET state = 'claimed', token = $3, fingerprint = $4, received_at = {now},
 	lease_until = {now} + $5{span}` + byKey + ` AND token = $6 AND {over} RETURNING {row}`,
@@ -62,30 +59,23 @@ func newStatements(d Dialect, table string) *statements {
 	}
 	words := []string{"{over}", over, "{table}", table}
 	if d == Postgres {
-		// One statement claims, or reads what is in the way if its snapshot has it:
-		// the second arm is not entered when the first has a row. If neither has,
-		// the row was committed or removed after the snapshot: look again.
-		s.claim = `WITH claim AS (` + insert + ` RETURNING {row} AS id)
-	SELECT id, '', '', ''::bytea, ''::bytea, ''::bytea, 0::bigint, 0::bigint, 0::bigint, false, 0::bigint FROM claim
-	UNION ALL SELECT NULL, ` + columns + ` FROM {table}` + byKey + ` AND NOT EXISTS (SELECT FROM claim)`
 		// clock_timestamp() is volatile, which would keep the planner from the index.
 		s.prune = `DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table}
 	WHERE consumer = $1 AND expires_at <= statement_timestamp() - $2{span} AND state <> 'claimed'
 	ORDER BY expires_at LIMIT $3 FOR UPDATE SKIP LOCKED))`
 		words = append(words, "{now}", "clock_timestamp()", "{span}", "::bigint * interval '1 microsecond'",
 			"{forever}", "'infinity'::timestamptz", "{row}", "ctid::text", "{is row $7}", "ctid = $7::text::tid",
-			"{int now}", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+			"{began}", "transaction_timestamp()", "{int now}", "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 			"{int processed_at}", "(extract(epoch FROM processed_at) * 1000000)::bigint",
 			"{int expires_at}", "CASE WHEN expires_at < 'infinity' THEN (extract(epoch FROM expires_at) * 1000000)::bigint END")
 	} else {
-		s.claim = insert + ` RETURNING {row}`
 		s.prune = `DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table}
 	WHERE consumer = $1 AND expires_at <= {now} - $2 AND state <> 'claimed' ORDER BY expires_at LIMIT $3)`
 		words = append(words, "{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)", "{span}", "",
 			"{forever}", "9223372036854775807", "{row}", "rowid", "{is row $7}", "rowid = $7",
-			"{int now}", "{now}", "{int processed_at}", "processed_at", "{int expires_at}", "nullif(expires_at, 9223372036854775807)", "$", "?")
+			"{began}", "{now}", "{int now}", "{now}", "{int processed_at}", "processed_at", "{int expires_at}", "nullif(expires_at, 9223372036854775807)", "$", "?")
 	}
-	for _, text := range []*string{&s.claim, &s.look, &s.takeOver, &s.settleAt, &s.settle, &s.renew,
+	for _, text := range []*string{&s.insert, &s.look, &s.takeOver, &s.settleAt, &s.settle, &s.renew,
 		&s.drop, &s.putBack, &s.forget, &s.resolve, &s.prune, &s.advance} {
 		*text = expand(*text, words)
 	}

@@ -198,37 +198,32 @@ func rollBack(tx *sql.Tx) { _ = tx.Rollback() }
 func (in *Inbox[V]) claim(ctx context.Context, q querier, req idempotent.Request[string], lease any) (claim, *row, error) {
 	c := claim{token: newToken()}
 	args := []any{req.Key, in.opts.Consumer, c.token, []byte(req.Fingerprint), lease}
-	r := new(row)
-	id, err := in.insert(ctx, q, r, args)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return c, nil, nil
-	case err != nil:
-		return c, nil, err
-	case id.Valid:
-		c.id = id.String
-		return c, nil, nil
-	case !in.free(r):
-		return c, r, nil
-	}
-	err = q.QueryRowContext(ctx, in.sql.takeOver, append(args, r.token)...).Scan(&c.id)
-	if errors.Is(err, sql.ErrNoRows) {
-		return c, nil, nil
+	r, err := in.insert(ctx, q, &c, args)
+	if err != nil || r == nil || !in.free(r) {
+		return c, r, err
 	}
 	c.stale, c.completed = r.processed.Valid, r.processed.Int64
-	return c, nil, err
+	return c, nil, in.takeOver(ctx, q, &c, args, r)
 }
 
-// insert inserts the row and returns its id, or reads the one that is there.
-func (in *Inbox[V]) insert(ctx context.Context, q querier, r *row, args []any) (id sql.NullString, err error) {
-	if in.opts.Dialect == Postgres {
-		return r.scan(q.QueryRowContext(ctx, in.sql.claim, args...))
-	}
-	err = q.QueryRowContext(ctx, in.sql.claim, args...).Scan(&id)
+// insert inserts the row and notes its id, or returns the one that is there.
+// Under Read Committed that one may be gone by then.
+func (in *Inbox[V]) insert(ctx context.Context, q querier, c *claim, args []any) (*row, error) {
+	err := q.QueryRowContext(ctx, in.sql.insert, args...).Scan(&c.id)
 	if errors.Is(err, sql.ErrNoRows) {
-		return r.scan(q.QueryRowContext(ctx, in.sql.look, args[:2]...))
+		return in.lookOnce(ctx, q, args[0].(string))
 	}
-	return id, err
+	return nil, err
+}
+
+// takeOver makes the row that was seen this attempt's and notes its id, unless
+// it has changed.
+func (in *Inbox[V]) takeOver(ctx context.Context, q querier, c *claim, args []any, seen *row) error {
+	err := q.QueryRowContext(ctx, in.sql.takeOver, append(args, seen.token)...).Scan(&c.id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
 }
 
 // free reports that the row does not stop a new attempt.
@@ -239,7 +234,7 @@ func (in *Inbox[V]) free(r *row) bool {
 // answer makes the call's outcome of a row that is in its way, or errRunning.
 func (in *Inbox[V]) answer(t *turns, req idempotent.Request[string], r *row) (*outcome[V], error) {
 	o := &outcome[V]{verdict: idempotent.Replayed}
-	if t.missed {
+	if t.missed || r.late {
 		o.verdict = idempotent.Shared // it was not there when this call came
 	}
 	switch {

@@ -3,5 +3,5 @@ package idemsql
 // PruneStatement is what Prune runs, for tests that ask for its plan.
 func (in *Inbox[V]) PruneStatement() string { return in.sql.prune }
 
-// ReplayStatements are what finds a kept result in Handle and in Process.
-func (in *Inbox[V]) ReplayStatements() (handle, process string) { return in.sql.look, in.sql.claim }
+// LookStatement is what reads a kept result.
+func (in *Inbox[V]) LookStatement() string { return in.sql.look }

@@ -165,7 +165,7 @@ func (in *Inbox[V]) look(ctx context.Context, key string) (*row, error) {
 
 func (in *Inbox[V]) lookOnce(ctx context.Context, q querier, key string) (*row, error) {
 	r := new(row)
-	_, err := r.scan(q.QueryRowContext(ctx, in.sql.look, key, in.opts.Consumer))
+	err := r.scan(q.QueryRowContext(ctx, in.sql.look, key, in.opts.Consumer))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}

@@ -50,14 +50,9 @@ func TestPostgreSQLReadsThroughIndexes(t *testing.T) {
 		require.NotContains(t, plan, "Seq Scan")
 	})
 	t.Run("to replay, only the key's row", func(t *testing.T) {
-		handle, process := in.ReplayStatements()
-		for _, plan := range []string{
-			explain(t, db, handle, "old1", ""),
-			explain(t, db, process, "old1", "", "token", []byte{}, nil),
-		} {
-			require.Contains(t, plan, "Index Scan using "+s.table+"_pkey")
-			require.NotContains(t, plan, "Seq Scan")
-		}
+		plan := explain(t, db, in.LookStatement(), "old1", "")
+		require.Contains(t, plan, "Index Scan using "+s.table+"_pkey")
+		require.NotContains(t, plan, "Seq Scan")
 	})
 }
 
@@ -131,7 +126,8 @@ func TestPruneDoesNotHoldInsertersUp(t *testing.T) {
 func until(end time.Time) func() bool { return func() bool { return time.Now().After(end) } }
 
 // BenchmarkProcess compares a new event of Process with the same transaction
-// by hand, a round of each in turn, and reports the ratio of the medians.
+// by hand, a round of each in turn, and reports the median of the rounds'
+// ratios: what else the machine does hits neighbours alike.
 func BenchmarkProcess(b *testing.B) {
 	for _, workers := range []int{1, 8} {
 		b.Run(fmt.Sprintf("%d callers", workers), func(b *testing.B) { benchmark(b, workers) })
@@ -183,7 +179,7 @@ func benchmark(b *testing.B, workers int) {
 		_, _, err := in.Process(ctx, request("ours 0 0"), nil)
 		return err
 	}
-	const round = 400
+	const round = 160
 	times := map[string][]float64{}
 	measure := func(name string, turn int, call func(key string) error) {
 		began := time.Now()
@@ -205,10 +201,13 @@ func benchmark(b *testing.B, workers int) {
 		measure("ours", turn, ours)
 		measure("replay", turn, replay)
 	}
-	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
-	b.ReportMetric(median("hand"), "hand-ns")
-	b.ReportMetric(median("ours"), "ours-ns")
-	b.ReportMetric(median("replay"), "replay-ns")
-	b.ReportMetric(median("ours")/median("hand"), "ours/hand")
+	for i, hand := range times["hand"] {
+		times["ours/hand"] = append(times["ours/hand"], times["ours"][i]/hand)
+		times["replay/hand"] = append(times["replay/hand"], times["replay"][i]/hand)
+	}
+	for name, unit := range map[string]string{"hand": "-ns", "ours": "-ns", "replay": "-ns", "ours/hand": "", "replay/hand": ""} {
+		slices.Sort(times[name])
+		b.ReportMetric(times[name][len(times[name])/2], name+unit)
+	}
 	b.ReportMetric(0, "ns/op")
 }

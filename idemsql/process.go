@@ -187,22 +187,20 @@ func (in *Inbox[V]) committed(ctx context.Context, req idempotent.Request[string
 		return false, err
 	}
 	defer rollBack(tx)
-	r := new(row)
-	args := []any{req.Key, in.opts.Consumer, newToken(), []byte{}, nil}
-	id, err := in.insert(ctx, tx, r, args)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return false, errMoved
-	case err != nil || id.Valid:
-		return false, err
-	case r.token == token:
-		return true, nil
-	case !in.free(r):
-		return false, nil // another attempt has come in between
+	probe := claim{token: newToken()}
+	args := []any{req.Key, in.opts.Consumer, probe.token, []byte{}, nil}
+	r, err := in.insert(ctx, tx, &probe, args)
+	if err == nil && r != nil {
+		if r.token == token {
+			return true, nil
+		}
+		if !in.free(r) {
+			return false, nil // another attempt has come in between
+		}
+		err = in.takeOver(ctx, tx, &probe, args, r)
 	}
-	err = tx.QueryRowContext(ctx, in.sql.takeOver, append(args, r.token)...).Scan(&id)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, errMoved
+	if err == nil && probe.id == "" {
+		err = errMoved
 	}
 	return false, err
 }

@@ -27,14 +27,13 @@ type row struct {
 	processed, expires sql.NullInt64 // in the dialect's units; expires NULL: Forever
 	over               bool          // it no longer holds the key
 	now                int64         // when it was read, by the database's clock
+	late               bool          // its attempt has ended since the reading transaction began
 }
 
-// scan reads one line of statements.claim or look. id is the new row's, or not
-// valid if the line is of a row that was there already.
-func (r *row) scan(line *sql.Row) (id sql.NullString, err error) {
-	err = line.Scan(&id, &r.state, &r.token, &r.fingerprint, &r.result, &r.failure,
-		&r.checksum, &r.processed, &r.expires, &r.over, &r.now)
-	return id, err
+// scan reads the line of statements.look.
+func (r *row) scan(line *sql.Row) error {
+	return line.Scan(&r.state, &r.token, &r.fingerprint, &r.result, &r.failure,
+		&r.checksum, &r.processed, &r.expires, &r.over, &r.now, &r.late)
 }
 
 // mismatch reports that the row's request is known to be another one.
