@@ -62,24 +62,28 @@ type entry[K comparable, V any] struct {
 
 // enter looks the key up and claims it if it is free.
 func (e *Endpoint[K, V]) enter(in *call[K, V]) entry[K, V] {
-	for searched := false; ; {
-		e.step(in.ctx, "enter")
-		now := e.timing.look()
-		in.shard.mu.Lock()
-		got, full := e.enterLocked(in, now)
-		in.shard.mu.Unlock()
-		// While room was searched for in vain, the key may have become known, which
-		// needs no room: so refuse only at a look after the search.
-		if !full || searched {
-			return got
-		}
-		e.step(in.ctx, "make room")
-		searched = !e.makeRoom()
+	e.step(in.ctx, "enter")
+	now := e.timing.look()
+	in.shard.mu.Lock()
+	got, full := e.enterLocked(in, now)
+	in.shard.mu.Unlock()
+	if !full {
+		return got
 	}
+	// Under every lock, so that whoever is refused was so at one moment: there was
+	// no room, nothing that could go, and the key was still unknown.
+	e.step(in.ctx, "make room")
+	e.lockAll()
+	defer e.unlockAll()
+	now = e.timing.look()
+	if got, full = e.enterLocked(in, now); full && e.makeRoom(now) {
+		got, _ = e.enterLocked(in, now)
+	}
+	return got
 }
 
 // enterLocked is enter's critical section. If the endpoint is full, got says so;
-// there may be room to make.
+// there may be room to make. mu must be held.
 func (e *Endpoint[K, V]) enterLocked(in *call[K, V], now int64) (got entry[K, V], full bool) {
 	s, key := in.shard, in.req.Key
 	if k, ok := s.results.get(key, in.hash, now); ok {

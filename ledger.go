@@ -2,6 +2,7 @@ package idempotent
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -26,6 +27,7 @@ type ledger[K comparable, V any] struct {
 	live       int    // results in [head, tail) that have not gone before their time
 	words      int    // of the index that are not free
 	clean      uint64 // slots before it hold no result
+	latest     int64  // completion; results must come in its order
 	perSlab    uint8  // log2 of the slots in a slab
 
 	// inside, if set, is called between the steps of a write, under mu. Tests set
@@ -68,7 +70,8 @@ func (x *index) put(word uint64) {
 	x.words[i].Store(word)
 }
 
-// directory is a ring of slabs by their number.
+// directory is a ring of slabs: a slab of n slots that begins with sequence
+// number s has place s/n.
 type directory[K comparable, V any] struct {
 	ring []atomic.Pointer[slab[K, V]]
 }
@@ -77,12 +80,8 @@ func newDirectory[K comparable, V any](size int) *directory[K, V] {
 	return &directory[K, V]{make([]atomic.Pointer[slab[K, V]], size)}
 }
 
-func (d *directory[K, V]) at(number uint32) *atomic.Pointer[slab[K, V]] {
-	return &d.ring[number&uint32(len(d.ring)-1)]
-}
-
 type slab[K comparable, V any] struct {
-	number uint32 // of its first slot's sequence number
+	first  uint32 // the first slot's sequence number
 	gone   uint64 // a bit for each slot whose result has gone before its time; guarded by mu
 	slots  []slot[K, V]
 	beside atomic.Pointer[[]beside] // what few results have; nil if none of the slab's has
@@ -108,25 +107,29 @@ func (l *ledger[K, V]) init(slotSize uintptr) {
 	l.clear()
 }
 
-// slabAt returns the slab that a sequence number is in, or nil if it has gone.
-// The number tells it from one that has taken its place in the ring, whose slots
-// may not be written yet.
-func (l *ledger[K, V]) slabAt(seq uint32) *slab[K, V] {
-	number := seq >> (l.perSlab & 31)
-	if b := l.slabs.Load().at(number).Load(); b != nil && b.number == number {
-		return b
-	}
-	return nil
+// place of the slab with a sequence number in directory d.
+func (l *ledger[K, V]) place(d *directory[K, V], seq uint32) *atomic.Pointer[slab[K, V]] {
+	return &d.ring[seq>>(l.perSlab&31)&uint32(len(d.ring)-1)]
 }
 
-func (b *slab[K, V]) at(seq uint32) *slot[K, V] { return &b.slots[seq&uint32(len(b.slots)-1)] }
-
-// fingerprint of the result in slot seq. It takes no lock.
-func (b *slab[K, V]) fingerprint(seq uint32) string {
-	if all := b.beside.Load(); all != nil {
-		return (*all)[seq&uint32(len(*all)-1)].fingerprint
+// slabAt returns the slab with a sequence number and the slot's place in it, or
+// nil if the slab has gone. Another slab may have taken its place in the ring,
+// whose slots may not be written yet.
+func (l *ledger[K, V]) slabAt(seq uint32) (b *slab[K, V], i uint32) {
+	if b = l.place(l.slabs.Load(), seq).Load(); b != nil {
+		if i = seq - b.first; i < uint32(len(b.slots)) {
+			return b, i
+		}
 	}
-	return ""
+	return nil, 0
+}
+
+// more is what slot i has beside it. It takes no lock.
+func (b *slab[K, V]) more(i uint32) beside {
+	if all := b.beside.Load(); all != nil {
+		return (*all)[i]
+	}
+	return beside{}
 }
 
 // read finds a result of key that has not ended by t, without a lock. One that
@@ -138,10 +141,9 @@ func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (value *V, fingerprin
 	for i := tag >> (x.shift & 31); ; i++ {
 		word := x.words[i&mask].Load()
 		if uint32(word>>32) == tag {
-			seq := uint32(word)
-			if b := l.slabAt(seq); b != nil {
-				if s := b.at(seq); s.key == key && !t.ended(s.completed) {
-					return &s.value, b.fingerprint(seq)
+			if b, i := l.slabAt(uint32(word)); b != nil {
+				if s := &b.slots[i]; s.key == key && !t.ended(s.completed) {
+					return &s.value, b.more(i).fingerprint
 				}
 			}
 		} else if word == freeWord {
@@ -154,15 +156,8 @@ func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (value *V, fingerprin
 type found[K comparable, V any] struct {
 	*slot[K, V]
 	slab *slab[K, V]
-	seq  uint32
+	i    uint32 // its place in the slab
 	word *atomic.Uint64
-}
-
-func (f found[K, V]) beside() beside {
-	if all := f.slab.beside.Load(); all != nil {
-		return (*all)[f.seq&uint32(len(*all)-1)]
-	}
-	return beside{}
 }
 
 // get finds key's result among those not yet let go, whether it has ended or
@@ -182,13 +177,12 @@ func (l *ledger[K, V]) get(key K, hash uint64) (f found[K, V], ok bool) {
 		if uint32(w>>32) != tag {
 			continue
 		}
-		seq := uint32(w)
-		b := l.slabAt(seq)
-		if b == nil || b.at(seq).key != key {
+		b, n := l.slabAt(uint32(w))
+		if b == nil || b.slots[n].key != key {
 			continue
 		}
-		if l.holds(seq) {
-			return found[K, V]{b.at(seq), b, seq, word}, true
+		if l.holds(uint32(w)) {
+			return found[K, V]{&b.slots[n], b, n, word}, true
 		}
 		word.Store(goneWord)
 	}
@@ -199,10 +193,9 @@ func (l *ledger[K, V]) holds(seq uint32) bool {
 	return uint64(seq-uint32(l.head)) < l.tail-l.head
 }
 
-// append keeps a result. mu must be held, completed must not be before the last.
+// append keeps a result. mu must be held, completed must not be before latest.
 func (l *ledger[K, V]) append(key K, hash uint64, value V, completed int64, more beside) {
-	b := l.open()
-	i := int(l.tail) & (len(b.slots) - 1)
+	b, i := l.open()
 	b.slots[i] = slot[K, V]{key, value, completed}
 	if more != (beside{}) {
 		all := b.beside.Load()
@@ -223,31 +216,36 @@ func (l *ledger[K, V]) append(key K, hash uint64, value V, completed int64, more
 	l.words++
 	l.tail++
 	l.live++
+	l.latest = completed
 }
 
-// open returns the slab that the slot at tail is in, and makes it if that is its
-// first.
-func (l *ledger[K, V]) open() *slab[K, V] {
-	number := uint32(l.tail >> l.perSlab)
-	d := l.slabs.Load()
-	if l.tail&(1<<l.perSlab-1) != 0 {
-		return d.at(number).Load()
+// size is the number of slots in a slab.
+func (l *ledger[K, V]) size() uint64 { return 1 << l.perSlab }
+
+// from is the first sequence number of the slab that seq is in.
+func (l *ledger[K, V]) from(seq uint64) uint64 { return seq &^ (l.size() - 1) }
+
+// open returns the slab that the slot at tail is in and its place there. It makes
+// the slab if that is its first.
+func (l *ledger[K, V]) open() (*slab[K, V], uint32) {
+	if l.from(l.tail) != l.tail {
+		return l.slabAt(uint32(l.tail))
 	}
-	if first := uint32(l.head >> l.perSlab); int(number-first) == len(d.ring) {
-		d = l.redirect(first, number, 2*len(d.ring))
+	d := l.slabs.Load()
+	if slabs := (l.tail - l.from(l.head)) >> l.perSlab; slabs == uint64(len(d.ring)) {
+		d = l.redirect(2 * len(d.ring))
 		l.step("redirected")
 	}
-	b := &slab[K, V]{number: number, slots: make([]slot[K, V], 1<<l.perSlab)}
-	d.at(number).Store(b)
-	return b
+	b := &slab[K, V]{first: uint32(l.tail), slots: make([]slot[K, V], l.size())}
+	l.place(d, b.first).Store(b)
+	return b, 0
 }
 
-// redirect replaces the directory by one of another size, with the slabs
-// [from, to).
-func (l *ledger[K, V]) redirect(from, to uint32, size int) *directory[K, V] {
+// redirect replaces the directory by one of another size.
+func (l *ledger[K, V]) redirect(size int) *directory[K, V] {
 	old, d := l.slabs.Load(), newDirectory[K, V](size)
-	for number := from; number != to; number++ {
-		d.at(number).Store(old.at(number).Load())
+	for seq := l.from(l.head); seq < l.tail; seq += l.size() {
+		l.place(d, uint32(seq)).Store(l.place(old, uint32(seq)).Load())
 	}
 	l.slabs.Store(d)
 	return d
@@ -271,24 +269,23 @@ func (l *ledger[K, V]) reindex() {
 	l.index.Store(x)
 }
 
-// first returns the slot at head, past those that have gone before their time.
-func (l *ledger[K, V]) first() (*slot[K, V], *slab[K, V], bool) {
+// first finds the result at head, past those that have gone before their time.
+func (l *ledger[K, V]) first() (b *slab[K, V], i uint32, ok bool) {
 	for l.head < l.tail {
-		b := l.slabs.Load().at(uint32(l.head >> l.perSlab)).Load()
-		i := int(l.head) & (len(b.slots) - 1)
+		b, i = l.slabAt(uint32(l.head))
 		if b.gone>>i&1 == 0 {
-			return &b.slots[i], b, true
+			return b, i, true
 		}
 		l.advance()
 	}
-	return nil, nil, false
+	return nil, 0, false
 }
 
 // advance moves head by one slot, and lets a slab go with its last.
 func (l *ledger[K, V]) advance() {
 	l.head++
-	if l.head&(1<<l.perSlab-1) == 0 {
-		l.slabs.Load().at(uint32((l.head - 1) >> l.perSlab)).Store(nil)
+	if l.from(l.head) == l.head {
+		l.place(l.slabs.Load(), uint32(l.head-1)).Store(nil)
 	}
 }
 
@@ -307,7 +304,7 @@ func (l *ledger[K, V]) pop() {
 func (l *ledger[K, V]) remove(f found[K, V]) {
 	f.word.Store(goneWord)
 	l.step("taken out")
-	f.slab.gone |= 1 << (f.seq & uint32(len(f.slab.slots)-1))
+	f.slab.gone |= 1 << f.i
 	l.live--
 	if l.live == 0 {
 		l.clear()
@@ -319,26 +316,24 @@ func (l *ledger[K, V]) remove(f found[K, V]) {
 // rewrite replaces a slab by one without the values of results that are gone, so
 // that they can be collected.
 func (l *ledger[K, V]) rewrite(b *slab[K, V]) {
-	c := &slab[K, V]{number: b.number, gone: b.gone, slots: make([]slot[K, V], len(b.slots))}
-	base := uint64(b.number) << l.perSlab
+	c := &slab[K, V]{first: b.first, gone: b.gone, slots: make([]slot[K, V], len(b.slots))}
 	for i := range b.slots {
-		if l.holds(uint32(base)+uint32(i)) && b.gone>>i&1 == 0 {
+		if l.holds(b.first+uint32(i)) && b.gone>>i&1 == 0 {
 			c.slots[i] = b.slots[i]
 		}
 	}
 	if all := b.beside.Load(); all != nil {
 		c.beside.Store(new(slices.Clone(*all)))
 	}
-	l.slabs.Load().at(b.number).Store(c)
+	l.place(l.slabs.Load(), b.first).Store(c)
 }
 
 // countIf counts the results at the head for which cond holds. It must hold for
 // none after one for which it does not.
 func (l *ledger[K, V]) countIf(cond func(*slot[K, V]) bool) int {
 	return sort.Search(int(l.tail-l.head), func(n int) bool {
-		seq := l.head + uint64(n)
-		b := l.slabs.Load().at(uint32(seq >> l.perSlab)).Load()
-		return !cond(&b.slots[int(seq)&(len(b.slots)-1)])
+		b, i := l.slabAt(uint32(l.head + uint64(n)))
+		return !cond(&b.slots[i])
 	})
 }
 
@@ -348,23 +343,17 @@ func (l *ledger[K, V]) all() iter.Seq2[*slot[K, V], beside] {
 	type part struct {
 		*slab[K, V]
 		gone     uint64
-		from, to int
+		from, to uint32
 	}
 	var parts []part
-	perSlab := uint64(1) << l.perSlab
-	for seq := l.head; seq < l.tail; seq = (seq | (perSlab - 1)) + 1 {
-		b := l.slabs.Load().at(uint32(seq >> l.perSlab)).Load()
-		parts = append(parts, part{b, b.gone, int(seq & (perSlab - 1)), int(min(perSlab, l.tail-seq&^(perSlab-1)))})
+	for seq := l.head; seq < l.tail; seq = l.from(seq) + l.size() {
+		b, i := l.slabAt(uint32(seq))
+		parts = append(parts, part{b, b.gone, i, uint32(min(l.size(), l.tail-l.from(seq)))})
 	}
 	return func(yield func(*slot[K, V], beside) bool) {
 		for _, p := range parts {
-			more := p.beside.Load()
 			for i := p.from; i < p.to; i++ {
-				var b beside
-				if more != nil {
-					b = (*more)[i]
-				}
-				if p.gone>>i&1 == 0 && !yield(&p.slots[i], b) {
+				if p.gone>>i&1 == 0 && !yield(&p.slots[i], p.more(i)) {
 					return
 				}
 			}
@@ -374,27 +363,25 @@ func (l *ledger[K, V]) all() iter.Seq2[*slot[K, V], beside] {
 
 // tidy gives memory back that results which have been let go still hold.
 func (l *ledger[K, V]) tidy() {
-	inSlab := l.head & (1<<l.perSlab - 1)
-	if l.clean < l.head && inSlab != 0 {
-		l.rewrite(l.slabs.Load().at(uint32(l.head >> l.perSlab)).Load())
+	if l.clean < l.head && l.head < l.tail {
+		b, _ := l.slabAt(uint32(l.head))
+		l.rewrite(b)
 	}
 	l.clean = l.head
 	if size := len(l.index.Load().words); size > smallestIndex && 8*l.live < size {
 		l.reindex()
 	}
-	d := l.slabs.Load()
-	from, to := uint32(l.head>>l.perSlab), uint32((l.tail+1<<l.perSlab-1)>>l.perSlab)
-	if size := len(d.ring); size > 4 && 8*int(to-from) < size {
-		l.redirect(from, to, size/4)
+	slabs := int((l.tail - l.from(l.head)) >> l.perSlab)
+	if size := len(l.slabs.Load().ring); size > 4 && 8*(slabs+1) <= size {
+		l.redirect(size / 4)
 	}
 }
 
 // clear lets everything go that is left of results that have gone. The next one
 // opens a slab.
 func (l *ledger[K, V]) clear() {
-	perSlab := uint64(1) << l.perSlab
-	l.tail = (l.tail + perSlab - 1) &^ (perSlab - 1)
-	l.head, l.clean, l.live, l.words = l.tail, l.tail, 0, 0
+	l.tail = l.from(l.tail + l.size() - 1)
+	l.head, l.clean, l.live, l.words, l.latest = l.tail, l.tail, 0, 0, math.MinInt64
 	l.index.Store(newIndex(smallestIndex))
 	l.slabs.Store(newDirectory[K, V](1))
 }

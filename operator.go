@@ -3,20 +3,9 @@ package idempotent
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 )
-
-// A Record is a kept result as [Endpoint.Lookup] and [Endpoint.Records] show it
-// and [Endpoint.Restore] takes it back.
-type Record[V any] struct {
-	Value       V
-	Err         error // nil for a success
-	Fingerprint string
-	CompletedAt time.Time
-	ExpiresAt   time.Time // end of the window; zero = never ([Forever])
-}
 
 // A Claim is a key whose effect is running, as [Endpoint.InFlight] shows it.
 type Claim[K comparable] struct {
@@ -110,20 +99,6 @@ func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
 	return e.record(k), true
 }
 
-func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {
-	start := e.timing.start()
-	record := Record[V]{
-		Value:       e.clone(k.value),
-		Err:         k.err,
-		Fingerprint: k.fingerprint,
-		CompletedAt: start.Add(time.Duration(k.completed)),
-	}
-	if k.ends != never {
-		record.ExpiresAt = start.Add(time.Duration(k.ends))
-	}
-	return record
-}
-
 // Forget drops the key's kept result, so that the next call runs, and says
 // whether there was one. The key is then not stale either, also if its result
 // had ended before. A running claim is not touched. A key that cannot be hashed
@@ -165,80 +140,6 @@ func (e *Endpoint[K, V]) Resolve(key K, value V) bool {
 	return true
 }
 
-// Records yields the kept results for a snapshot, in no order. Every result that
-// is kept throughout the loop comes exactly once; one that is kept or dropped
-// meanwhile may come or not. No lock is held while the loop's body runs.
-func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
-	return func(yield func(K, Record[V]) bool) {
-		for i := range e.shards {
-			s := &e.shards[i]
-			s.mu.Lock()
-			all := s.results.all()
-			s.mu.Unlock()
-			for key, k := range all {
-				if k.ends > e.timing.look() && !yield(key, e.record(k)) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Restore takes records back whose window still runs, with the end they had, and
-// says how many. It skips invalid keys and those that are held, and stops at
-// Capacity. The window's end comes across a restart by the wall clock, the only
-// clock that can; within one process by the monotonic one.
-func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
-	for key, record := range records {
-		hash := e.hash(key)
-		if !validKey(key) {
-			continue
-		}
-		end := outcomeOf(record.Value, record.Err)
-		wall, now := time.Now(), e.timing.look()
-		k := kept[V]{
-			value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
-			completed: after(now, max(record.CompletedAt.Sub(wall), -Forever/2)), ends: never,
-		}
-		if !record.ExpiresAt.IsZero() {
-			k.ends = after(now, record.ExpiresAt.Sub(wall))
-		}
-		if e.opts.EvictOldest {
-			k.order = k.completed - never/2 // before all that complete here
-		}
-		if k.ends <= now {
-			continue
-		}
-		switch held, full := e.putBack(key, hash, k); {
-		case full:
-			return taken
-		case !held:
-			taken++
-			e.timing.expect(now, k.ends)
-		}
-	}
-	return taken
-}
-
-// putBack adds a restored result, unless its key is held or there is no room.
-func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool) {
-	s := e.shard(hash)
-	for {
-		s.mu.Lock()
-		_, held = s.results.get(key, hash, e.timing.look())
-		held = held || s.claims.get(key) != nil
-		full = !held && !e.room.take()
-		if !held && !full {
-			s.results.shelf.add(key, k)
-			e.stale.forget(key)
-		}
-		s.mu.Unlock()
-		if !full || e.expire() == 0 {
-			return held, full
-		}
-	}
-}
-
 // Shutdown starts no more effects and waits for the running ones until ctx ends:
 // then it returns ctx's error, and may be called again. From now on a call for a
 // key without a result is refused with [ErrShutdown]; kept results are still
@@ -267,7 +168,9 @@ func (e *Endpoint[K, V]) Shutdown(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return fmt.Errorf("idempotent: shutdown: effects are still running: %w", contextError(ctx))
+			if e.Stats().InFlight > 0 {
+				return fmt.Errorf("idempotent: shutdown: effects are still running: %w", contextError(ctx))
+			}
 		}
 	}
 	return nil

@@ -176,10 +176,25 @@ func (e *Endpoint[K, V]) surplus(now int64) (skip []int, total int) {
 	return skip, total
 }
 
-// makeRoom lets go of what has expired or, with EvictOldest, of the result that
-// completed first. False means that there is no room and no key may go.
-func (e *Endpoint[K, V]) makeRoom() bool {
-	return e.expire() > 0 || e.opts.EvictOldest && e.evictOldest() || e.room.left()
+// makeRoom lets go of results that have ended at now or, with EvictOldest, of
+// the one that completed first. False means that no key may go. Every shard's mu
+// must be held.
+func (e *Endpoint[K, V]) makeRoom(now int64) bool {
+	const turn = 8 // one is enough; not so many that callers wait for it
+	gone, none := 0, 0
+	oldest := &e.shards[0]
+	for i := range e.shards {
+		s := &e.shards[i]
+		gone += s.results.expireSome(now, turn, &none)
+		if s.results.oldest() < oldest.results.oldest() {
+			oldest = s
+		}
+	}
+	if gone == 0 && oldest.results.oldest() < never {
+		oldest.results.evictOldest()
+		gone++
+	}
+	return gone > 0
 }
 
 // lockAll takes every shard's lock. Nobody else holds two of them.
@@ -193,48 +208,4 @@ func (e *Endpoint[K, V]) unlockAll() {
 	for i := range e.shards {
 		e.shards[i].mu.Unlock()
 	}
-}
-
-// evictOldest drops the result that completed first, of all shards. False means
-// that there is none: results may come to shards that have been looked at, so
-// only a look at all of them at once tells.
-func (e *Endpoint[K, V]) evictOldest() bool {
-	for {
-		var from *shard[K, V]
-		first := int64(never)
-		for i := range e.shards {
-			s := &e.shards[i]
-			s.mu.Lock()
-			if order := s.results.oldest(); order < first {
-				from, first = s, order
-			}
-			s.mu.Unlock()
-		}
-		if from == nil {
-			if e.keepsAny() {
-				continue
-			}
-			return false
-		}
-		from.mu.Lock()
-		same := from.results.oldest() == first
-		if same {
-			from.results.evictOldest()
-		}
-		from.mu.Unlock()
-		if same {
-			return true // else it has gone meanwhile: look again
-		}
-	}
-}
-
-func (e *Endpoint[K, V]) keepsAny() bool {
-	e.lockAll()
-	defer e.unlockAll()
-	for i := range e.shards {
-		if e.shards[i].results.len() > 0 {
-			return true
-		}
-	}
-	return false
 }

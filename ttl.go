@@ -1,6 +1,7 @@
 package idempotent
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"math"
@@ -29,12 +30,12 @@ func (c clock) start() time.Time {
 	return now.Add(-now.Sub(c.base))
 }
 
-// after is now plus a window, or never if that is later than the last instant.
-func after(now int64, window time.Duration) int64 {
-	if int64(window) > never-now {
+// after is an instant plus a window, or never if that is later than the last.
+func after(at int64, window time.Duration) int64 {
+	if at > 0 && int64(window) > never-at {
 		return never
 	}
-	return now + int64(window)
+	return at + int64(window)
 }
 
 // kept is a result as it is handed around: what a finished effect left.
@@ -81,7 +82,7 @@ func (r *results[K, V]) get(key K, hash uint64, now int64) (kept[V], bool) {
 // peek returns what is kept under key, ended or not.
 func (r *results[K, V]) peek(key K, hash uint64) (kept[V], bool) {
 	if f, ok := r.ledger.get(key, hash); ok {
-		return r.unfold(f.slot, f.beside()), true
+		return r.unfold(f.slot, f.slab.more(f.i)), true
 	}
 	if s := r.shelf.byKey[key]; s != nil {
 		return s.kept, true
@@ -97,10 +98,10 @@ func (r *results[K, V]) unfold(s *slot[K, V], b beside) kept[V] {
 	}
 }
 
-// add keeps a result that has just completed. Its key has none, and its room is
-// taken.
+// add keeps a result whose key has none, and whose room is taken. The ledger
+// takes what has the common window and comes in the order of completion.
 func (r *results[K, V]) add(key K, hash uint64, k kept[V]) {
-	if k.err == nil && k.ends == after(k.completed, r.timing.window) {
+	if k.err == nil && k.ends == after(k.completed, r.timing.window) && k.completed >= r.ledger.latest {
 		r.ledger.append(key, hash, k.value, k.completed, beside{k.fingerprint, k.order})
 		return
 	}
@@ -130,8 +131,8 @@ func (r *results[K, V]) expireSome(now int64, most int, skip *int) (n int) {
 	for ; n < most; n++ {
 		var key K
 		var completed int64
-		if s, _, ok := r.ledger.first(); ok && after(s.completed, r.timing.window) <= now {
-			key, completed = s.key, s.completed
+		if b, i, ok := r.ledger.first(); ok && after(b.slots[i].completed, r.timing.window) <= now {
+			key, completed = b.slots[i].key, b.slots[i].completed
 			r.ledger.pop()
 		} else if s := r.shelf.byEnd.first(); s != nil && s.ends <= now {
 			key, completed = s.key, s.completed
@@ -163,8 +164,8 @@ func (r *results[K, V]) ended(now int64) int {
 // earliest is when the next window ends.
 func (r *results[K, V]) earliest() int64 {
 	next := int64(never)
-	if s, _, ok := r.ledger.first(); ok {
-		next = after(s.completed, r.timing.window)
+	if b, i, ok := r.ledger.first(); ok {
+		next = after(b.slots[i].completed, r.timing.window)
 	}
 	if s := r.shelf.byEnd.first(); s != nil {
 		next = min(next, s.ends)
@@ -172,12 +173,14 @@ func (r *results[K, V]) earliest() int64 {
 	return next
 }
 
-// oldest is the order of the result that completed first, or never. It is only
-// known with EvictOldest.
+// oldest is the order of the result that completed first; never if there is none
+// or nothing is evicted here.
 func (r *results[K, V]) oldest() int64 {
 	order := int64(never)
-	if _, b, ok := r.ledger.first(); ok {
-		order = (*b.beside.Load())[int(r.ledger.head)&(len(b.slots)-1)].order
+	if b, i, ok := r.ledger.first(); ok {
+		if n := b.more(i).order; n != 0 {
+			order = n
+		}
 	}
 	if s := r.shelf.byOrder.first(); s != nil {
 		order = min(order, s.order)
@@ -192,7 +195,8 @@ func (r *results[K, V]) evictOldest() {
 		r.bury(s.key, s.completed, &r.evicted)
 		return
 	}
-	s, _, _ := r.ledger.first()
+	b, i, _ := r.ledger.first()
+	s := &b.slots[i]
 	f, _ := r.ledger.get(s.key, r.hash(s.key))
 	f.word.Store(goneWord)
 	r.ledger.pop()
@@ -202,17 +206,26 @@ func (r *results[K, V]) evictOldest() {
 	r.bury(s.key, s.completed, &r.evicted)
 }
 
-// all returns what is kept now, to be gone through without the lock.
+// all returns what is kept now, in the order of completion, to be gone through
+// without the lock.
 func (r *results[K, V]) all() iter.Seq2[K, kept[V]] {
 	slots := r.ledger.all()
-	others := slices.Collect(maps.Values(r.shelf.byKey))
+	shelved := slices.SortedFunc(maps.Values(r.shelf.byKey), func(a, b *shelved[K, V]) int {
+		return cmp.Compare(a.completed, b.completed)
+	})
 	return func(yield func(K, kept[V]) bool) {
-		for s, b := range slots {
-			if !yield(s.key, r.unfold(s, b)) {
+		for s, more := range slots {
+			for len(shelved) > 0 && shelved[0].completed < s.completed {
+				if !yield(shelved[0].key, shelved[0].kept) {
+					return
+				}
+				shelved = shelved[1:]
+			}
+			if !yield(s.key, r.unfold(s, more)) {
 				return
 			}
 		}
-		for _, s := range others {
+		for _, s := range shelved {
 			if !yield(s.key, s.kept) {
 				return
 			}
@@ -244,8 +257,6 @@ func (r *room) take() bool {
 		}
 	}
 }
-
-func (r *room) left() bool { return r.held.Load() < r.most }
 
 func (r *room) give() {
 	if r != nil {

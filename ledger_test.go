@@ -1,0 +1,198 @@
+package idempotent
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ledgerFrom is an empty ledger whose next sequence number is about seq.
+func ledgerFrom(seq uint64) (*ledger[string, int], *timing) {
+	var t timing
+	t.init(Forever, func() {})
+	l := new(ledger[string, int])
+	l.tail = seq
+	l.init(40)
+	return l, &t
+}
+
+func hashOfKey(key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	return h * 0x9e3779b97f4a7c15
+}
+
+// TestLedgerIsAMapThatForgetsInOrder drives a ledger beside a map: also across
+// the points where the halves of its sequence numbers come round, with hashes
+// that all collide, and with every way for a result to go.
+func TestLedgerIsAMapThatForgetsInOrder(t *testing.T) {
+	hashes := map[string]func(string) uint64{
+		"spread hashes": hashOfKey,
+		"one hash":      func(string) uint64 { return 0 },
+	}
+	for name, hash := range hashes {
+		for _, start := range []uint64{0, 1<<32 - 300, 3<<32 - 70, 1<<38 - 200} {
+			t.Run(fmt.Sprintf("%s from %d", name, start), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(start, 1))
+				l, clock := ledgerFrom(start)
+				model := make(map[string]int)
+				var order []string // live keys, by completion
+				gone := func(key string) {
+					delete(model, key)
+					order = order[:len(order)-copyWithout(order, key)]
+				}
+				for step := range 2500 {
+					key := fmt.Sprint("key ", rng.IntN(300))
+					switch op := rng.IntN(10); {
+					case op < 6:
+						if _, known := model[key]; !known {
+							l.append(key, hash(key), step, int64(step), beside{order: int64(step)})
+							model[key] = step
+							order = append(order, key)
+						}
+					case op < 7:
+						f, ok := l.get(key, hash(key))
+						_, known := model[key]
+						require.Equal(t, known, ok)
+						if ok {
+							require.EqualValues(t, model[key], f.slab.more(f.i).order)
+							l.remove(f)
+							gone(key)
+						}
+					case op < 9:
+						for range rng.IntN(12) {
+							b, i, ok := l.first()
+							require.Equal(t, len(order) > 0, ok)
+							if !ok {
+								break
+							}
+							require.Equal(t, order[0], b.slots[i].key, "in the order of completion")
+							f, _ := l.get(order[0], hash(order[0]))
+							f.word.Store(goneWord)
+							l.pop()
+							gone(order[0])
+						}
+					default:
+						l.tidy()
+						require.LessOrEqual(t, len(l.index.Load().words), max(smallestIndex, 16*(l.live+1)))
+					}
+					require.Equal(t, len(model), l.live)
+					value, _ := l.read(key, hash(key), clock)
+					want, known := model[key]
+					require.Equal(t, known, value != nil, "step %d", step)
+					if known {
+						require.Equal(t, want, *value)
+					}
+				}
+				all := make(map[string]int)
+				for s := range l.all() {
+					all[s.key] = s.value
+				}
+				require.True(t, maps.Equal(model, all))
+			})
+		}
+	}
+}
+
+// copyWithout moves what follows key in keys one place down, and says how many
+// it took out.
+func copyWithout(keys []string, key string) int {
+	n := 0
+	for _, k := range keys {
+		if k != key {
+			keys[n] = k
+			n++
+		}
+	}
+	return len(keys) - n
+}
+
+// A reader that comes between any two steps of a write sees what was kept before
+// it, and nothing else.
+func TestLedgerIsReadBetweenTheStepsOfAWrite(t *testing.T) {
+	l, clock := ledgerFrom(1<<32 - 200)
+	kept := make(map[string]int)
+	seen := make(map[string]int)
+	pending := ""
+	l.inside = func(step string) {
+		seen[step]++
+		for key, want := range kept {
+			value, _ := l.read(key, hashOfKey(key), clock)
+			if value == nil || *value != want {
+				t.Errorf("%s: %q reads %v, want %d", step, key, value, want)
+			}
+		}
+		value, _ := l.read(pending, hashOfKey(pending), clock)
+		if published := step == "published"; published != (value != nil) {
+			t.Errorf("%s: the pending result reads %v", step, value)
+		}
+	}
+	for i := range 400 {
+		pending = fmt.Sprint("key ", i)
+		l.append(pending, hashOfKey(pending), i, int64(i), beside{})
+		kept[pending] = i
+	}
+	for i := range 200 {
+		pending = fmt.Sprint("key ", 2*i)
+		f, ok := l.get(pending, hashOfKey(pending))
+		require.True(t, ok)
+		delete(kept, pending)
+		l.remove(f)
+	}
+	for _, step := range []string{"appended", "reindexed", "redirected", "published", "taken out"} {
+		require.Positive(t, seen[step], step)
+	}
+}
+
+// Readers without a lock never see another key's value, a value that is not
+// whole, or one that was taken out before they came.
+func TestLedgerIsReadWhileItIsWritten(t *testing.T) {
+	type value struct{ a, b int }
+	var clock timing
+	clock.init(Forever, func() {})
+	l := new(ledger[int, value])
+	l.tail = 1<<32 - 1000
+	l.init(24)
+	hash := func(key int) uint64 { return uint64(key) * 0x9e3779b97f4a7c15 }
+	const keys = 64
+	var oldest [keys + 1]atomic.Int64 // no reader that comes later may see an older one
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	var reads atomic.Int64
+	for n := range 3 {
+		wg.Go(func() {
+			for i := n; !stop.Load(); i++ {
+				key := i%keys + 1 // the zero key is never kept
+				least := oldest[key].Load()
+				if v, _ := l.read(key, hash(key), &clock); v != nil {
+					reads.Add(1)
+					if v.a%keys+1 != key || v.b != -v.a || int64(v.a) < least {
+						t.Errorf("key %d reads %+v, and %d at least", key, *v, least)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range 50_000 {
+		key := i%keys + 1
+		if f, ok := l.get(key, hash(key)); ok {
+			l.remove(f)
+		}
+		oldest[key].Store(int64(i))
+		l.append(key, hash(key), value{i, -i}, int64(i), beside{})
+		if i%50 == 0 {
+			l.tidy()
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	require.Positive(t, reads.Load())
+}

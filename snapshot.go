@@ -1,0 +1,149 @@
+package idempotent
+
+import (
+	"container/heap"
+	"iter"
+	"time"
+)
+
+// A Record is a kept result as [Endpoint.Lookup] and [Endpoint.Records] show it
+// and [Endpoint.Restore] takes it back.
+type Record[V any] struct {
+	Value       V
+	Err         error // nil for a success
+	Fingerprint string
+	CompletedAt time.Time
+	ExpiresAt   time.Time // end of the window; zero = never ([Forever])
+}
+
+func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {
+	start := e.timing.start()
+	record := Record[V]{
+		Value:       e.clone(k.value),
+		Err:         k.err,
+		Fingerprint: k.fingerprint,
+		CompletedAt: start.Add(time.Duration(k.completed)),
+	}
+	if k.ends != never {
+		record.ExpiresAt = start.Add(time.Duration(k.ends))
+	}
+	return record
+}
+
+// Records yields the kept results for a snapshot, in the order of completion,
+// which is the cheapest for Restore. Every result that is kept throughout the
+// loop comes exactly once; one that is dropped meanwhile may come or not. No lock
+// is held while the loop's body runs.
+func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
+	return func(yield func(K, Record[V]) bool) {
+		var sources recordHeap[K, V]
+		for i := range e.shards {
+			s := &e.shards[i]
+			s.mu.Lock()
+			all := s.results.all()
+			s.mu.Unlock()
+			next, stop := iter.Pull2(all)
+			defer stop()
+			sources.add(next)
+		}
+		for len(sources) > 0 {
+			key, k := sources.next()
+			if k.ends > e.timing.look() && !yield(key, e.record(k)) {
+				return
+			}
+		}
+	}
+}
+
+// recordHeap merges the results of the shards.
+type recordHeap[K comparable, V any] []recordSource[K, V]
+
+type recordSource[K comparable, V any] struct {
+	key  K
+	kept kept[V]
+	next func() (K, kept[V], bool)
+}
+
+func (h *recordHeap[K, V]) add(next func() (K, kept[V], bool)) {
+	if key, k, ok := next(); ok {
+		heap.Push(h, recordSource[K, V]{key, k, next})
+	}
+}
+
+func (h *recordHeap[K, V]) next() (K, kept[V]) {
+	first := (*h)[0]
+	if key, k, ok := first.next(); ok {
+		(*h)[0].key, (*h)[0].kept = key, k
+		heap.Fix(h, 0)
+	} else {
+		heap.Pop(h)
+	}
+	return first.key, first.kept
+}
+
+func (h recordHeap[K, V]) Len() int           { return len(h) }
+func (h recordHeap[K, V]) Less(i, j int) bool { return h[i].kept.completed < h[j].kept.completed }
+func (h recordHeap[K, V]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *recordHeap[K, V]) Push(s any)        { *h = append(*h, s.(recordSource[K, V])) }
+
+func (h *recordHeap[K, V]) Pop() any {
+	last := len(*h) - 1
+	s := (*h)[last]
+	*h = (*h)[:last]
+	return s
+}
+
+// Restore takes records back whose window still runs, with the end they had, and
+// says how many. It skips invalid keys and those that are held, and stops at
+// Capacity. Records in the order of completion take the least memory. The window's end comes across a restart by the wall clock, the only
+// clock that can; within one process by the monotonic one.
+func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
+	for key, record := range records {
+		hash := e.hash(key)
+		if !validKey(key) {
+			continue
+		}
+		end := outcomeOf(record.Value, record.Err)
+		wall, now := time.Now(), e.timing.look()
+		k := kept[V]{
+			value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
+			completed: after(now, min(0, max(record.CompletedAt.Sub(wall), -Forever/2))), ends: never,
+		}
+		if !record.ExpiresAt.IsZero() {
+			k.ends = after(now, record.ExpiresAt.Sub(wall))
+		}
+		if e.opts.EvictOldest {
+			k.order = k.completed - never/2 // before all that complete here
+		}
+		if k.ends <= now {
+			continue
+		}
+		switch held, full := e.putBack(key, hash, k); {
+		case full:
+			return taken
+		case !held:
+			taken++
+			e.timing.expect(now, k.ends)
+		}
+	}
+	return taken
+}
+
+// putBack adds a restored result, unless its key is held or there is no room.
+func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool) {
+	s := e.shard(hash)
+	for {
+		s.mu.Lock()
+		_, held = s.results.get(key, hash, e.timing.look())
+		held = held || s.claims.get(key) != nil
+		full = !held && !e.room.take()
+		if !held && !full {
+			s.results.add(key, hash, k)
+			e.stale.forget(key)
+		}
+		s.mu.Unlock()
+		if !full || e.expire() == 0 {
+			return held, full
+		}
+	}
+}
