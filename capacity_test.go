@@ -220,7 +220,7 @@ func TestCapacityHoldsUnderLoad(t *testing.T) {
 func TestEvictOldestRefusesNobodyUnderLoad(t *testing.T) {
 	for _, ttl := range []time.Duration{window, time.Millisecond} {
 		t.Run("window "+ttl.String(), func(t *testing.T) {
-			const capacity, callers, calls = 50, 8, 5000
+			const capacity, callers, calls = 50, 8, 2000
 			e := open(t, options{Capacity: capacity, EvictOldest: true, TTL: ttl})
 			var running [200]atomic.Int64
 			var wg sync.WaitGroup

@@ -50,7 +50,7 @@ func TestAllocations(t *testing.T) {
 		e := openFor(t, idempotent.Options[int, int]{})
 		n := 0
 		fx := func(context.Context) (int, error) { return n, nil }
-		allocs := testing.AllocsPerRun(many(1000), func() {
+		allocs := testing.AllocsPerRun(many(100_000)/calls, func() {
 			for range calls {
 				n++
 				e.Do(bg, n, fx)
