@@ -136,7 +136,12 @@ func (g *Guard[V]) settle(ctx context.Context, name, token string, s settlement)
 	if s.to == free || s.to == never {
 		message = rangFree
 	}
-	return g.yes(ctx, settleScript, name, token, s.to, window(s.window), milliseconds(g.opts.StaleFor), s.value, s.ref, s.text, g.bell.channel, message+name)
+	ours, err := g.yes(ctx, settleScript, name, token, s.to, window(s.window), milliseconds(g.opts.StaleFor),
+		s.value, s.ref, s.text, g.bell.channel, message+name)
+	if ours {
+		g.bell.hear(message + name) // who waits here need not wait for the message
+	}
+	return ours, err
 }
 
 // hold starts to renew the claim, and returns the effect's context.

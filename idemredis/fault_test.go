@@ -58,12 +58,12 @@ func TestRedisDown(t *testing.T) {
 
 	t.Run("while the effect runs, and back within the lease: as if nothing had been", func(t *testing.T) {
 		t.Parallel()
-		p, far, near := spoilt(t, idemredis.Options{Lease: 900 * time.Millisecond})
+		p, far, near := spoilt(t, idemredis.Options{Lease: 3 * time.Second})
 		value, verdict, err := far.Handle(t.Context(), request("k"), func(ctx context.Context) (string, error) {
 			p.down()
-			<-time.After(500 * time.Millisecond)
+			<-time.After(1500 * time.Millisecond) // a renewal fails
 			p.up()
-			<-time.After(time.Second)
+			<-time.After(3 * time.Second)
 			return "v", ctx.Err()
 		})
 		require.NoError(t, err)
@@ -188,10 +188,10 @@ func TestRedisDown(t *testing.T) {
 func TestRedisSlow(t *testing.T) {
 	t.Run("latency changes nothing but the time", func(t *testing.T) {
 		t.Parallel()
-		p, far, near := spoilt(t, idemredis.Options{Lease: 500 * time.Millisecond})
+		p, far, near := spoilt(t, idemredis.Options{Lease: 1500 * time.Millisecond})
 		p.delay.Store(int64(50 * time.Millisecond))
 		value, verdict, err := far.Handle(t.Context(), request("k"), func(ctx context.Context) (string, error) {
-			<-time.After(1500 * time.Millisecond)
+			<-time.After(4 * time.Second)
 			return "v", ctx.Err()
 		})
 		require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestRedisRefuses(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			client := dial(t, startServer(t).addr)
-			guard := newGuard(t, client, idemredis.Options{Lease: time.Second})
+			guard := newGuard(t, client, idemredis.Options{Lease: 1500 * time.Millisecond})
 			set := func(args []any) { require.NoError(t, client.Do(t.Context(), args...).Err()) }
 			_, _, err := guard.Handle(t.Context(), request("kept"), gives("v"))
 			require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestRedisRefuses(t *testing.T) {
 				value, verdict, err := guard.Handle(t.Context(), request("k"), func(ctx context.Context) (string, error) {
 					set(r.set)
 					if r.recorded {
-						<-time.After(1500 * time.Millisecond) // longer than the lease
+						<-time.After(4 * time.Second) // longer than the lease
 					}
 					return "v", nil
 				})

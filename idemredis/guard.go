@@ -120,12 +120,11 @@ func refuse[V any](err error) (V, idempotent.Verdict, error) {
 
 // An entry is one call's attempt to get in.
 type entry struct {
-	req    idempotent.Request[string]
-	name   string // of the key in Redis
-	token  string // the call's own
-	look   bool   // claim nothing
-	waits  bool   // the call waits if the key is busy
-	waited bool   // it has waited, so others may be waiting too
+	req   idempotent.Request[string]
+	name  string // of the key in Redis
+	token string // the call's own
+	look  bool   // claim nothing
+	waits bool   // the call waits if the key is busy
 }
 
 // An answer is what Redis says to an entry.
@@ -176,7 +175,7 @@ func (g *Guard[V]) ask(ctx context.Context, e entry) (answer, error) {
 		lease = "0"
 	}
 	reply, err := enterScript.Run(ctx, g.client, []string{e.name}, e.token, lease, e.req.Fingerprint,
-		g.opts.OnLostLease.String(), flag(e.waits && !e.look), flag(e.waited)).Slice()
+		g.opts.OnLostLease.String(), flag(e.waits && !e.look)).Slice()
 	if err == nil {
 		return parse(reply)
 	}

@@ -26,7 +26,6 @@ func (g *Guard[V]) wait(ctx context.Context, e entry, got answer) (sent time.Tim
 		defer timer.Stop()
 		limit = timer.C
 	}
-	e.waited = true
 	pause := newPauses()
 	timer := time.NewTimer(pause.next())
 	defer timer.Stop()

@@ -1,7 +1,6 @@
 -- Look the key up and, if it is free, claim it.
-local token, lease, fingerprint, policy, waits, waited = unpack(ARGV)
+local token, lease, fingerprint, policy, waits = unpack(ARGV)
 -- lease '0': look only. waits '1': the caller waits if the key is busy.
--- waited '1': the caller has waited, so others may be waiting too.
 local state, owner, print, value, ref, text, done, ends, till, marked =
   read('state', 'token', 'print', 'value', 'ref', 'error', 'done', 'ends', 'lease', 'waited')
 local differs = print and fingerprint ~= '' and print ~= fingerprint
@@ -34,7 +33,6 @@ end
 if state then redis.call('DEL', key) end
 redis.call('HSET', key, 'state', 'claim', 'token', token, 'lease', whole(now() + lease))
 if fingerprint ~= '' then redis.call('HSET', key, 'print', fingerprint) end
-if waited == '1' or marked then redis.call('HSET', key, 'waited', '1') end
 if policy == 'again' then redis.call('PEXPIRE', key, lease) end
 if not stale then return {'claimed'} end
 redis.call('HSET', key, 'stale', stale, 'fades', fades)
