@@ -176,6 +176,19 @@ func (r *rig) killOne(stop bool) error {
 // life is the longest that a worker lives once it is ready.
 const life = 40 * time.Millisecond
 
+// redeliver calls the key until the database answers: the connections that the
+// pool has kept may be of a server that was killed since.
+func (r *rig) redeliver(key string) (value string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		if value, err = r.run(r.worker, ctx, key); !errors.Is(err, idemsql.ErrUnavailable) {
+			break
+		}
+	}
+	return value, err
+}
+
 // A verdict is what is found when all is quiet again.
 type verdict struct {
 	keys, acknowledged int
@@ -188,9 +201,7 @@ func (r *rig) settle() (v verdict) {
 	defer r.mu.Unlock()
 	v.keys, v.acknowledged = r.last+3, r.count // workers look at most 2 past the last
 	for key := range v.keys {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		value, err := r.run(r.worker, ctx, name(key))
-		cancel()
+		value, err := r.redeliver(name(key))
 		if errors.Is(err, idempotent.ErrOutcomeUnknown) && r.holds {
 			v.held++
 			if len(r.acks[key]) > 0 {
