@@ -21,7 +21,7 @@ func TestWindow(t *testing.T) {
 		gives(t, "v", executed)(e.Do(bg, "k", returns("v", nil)))
 		time.Sleep(window - 1)
 		gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gives(t, "w", executed)(e.Do(bg, "k", returns("w", nil)))
 	})
 
@@ -30,7 +30,7 @@ func TestWindow(t *testing.T) {
 		gives(t, "v", executed)(e.Do(bg, "k", after(3*window, returns("v", nil))))
 		time.Sleep(window - 1)
 		gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gives(t, "w", executed)(e.Do(bg, "k", returns("w", nil)))
 	})
 
@@ -50,7 +50,7 @@ func TestWindow(t *testing.T) {
 		gives(t, "v", executed)(e.Do(bg, "k", returns("v", nil)))
 		time.Sleep(idempotent.DefaultTTL - 1)
 		gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gives(t, "w", executed)(e.Do(bg, "k", returns("w", nil)))
 	})
 
@@ -65,7 +65,7 @@ func TestWindow(t *testing.T) {
 			for hours := ended; hours <= 5; hours++ {
 				gives(t, fmt.Sprint(hours), replayed)(e.Do(bg, fmt.Sprint(hours), forbidden(t)))
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			_, held := e.Lookup(fmt.Sprint(ended))
 			require.False(t, held)
 			require.Equal(t, 5-ended, e.Stats().Retained)
@@ -127,7 +127,7 @@ func TestWindow(t *testing.T) {
 		e := open(t, options{TTL: 1})
 		gives(t, "v", executed)(e.Do(bg, "k", returns("v", nil)))
 		gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gives(t, "w", executed)(e.Do(bg, "k", returns("w", nil)))
 	})
 
@@ -136,7 +136,7 @@ func TestWindow(t *testing.T) {
 		fails(t, executed, errBoom)(e.Do(bg, "k", returns("", errBoom)))
 		time.Sleep(window - 1)
 		gives(t, "v", executed)(e.Do(bg, "k", returns("v", nil)))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
 	})
 
@@ -147,7 +147,7 @@ func TestWindow(t *testing.T) {
 		}
 		time.Sleep(window - 1)
 		require.Equal(t, 1000, e.Stats().Retained)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		s := e.Stats()
 		require.Zero(t, s.Retained)
 		require.EqualValues(t, 1000, s.Expired)
@@ -178,7 +178,7 @@ func TestWindow(t *testing.T) {
 				last = time.Now()
 				return "v", nil
 			}))
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		}
 		require.EqualValues(t, 20, runs.Load())
 	})
@@ -198,7 +198,7 @@ func TestWindow(t *testing.T) {
 		}
 		time.Sleep(window/2 - 1)
 		require.Equal(t, n-(n+2)/3+10, e.Stats().Retained)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.Equal(t, 10, e.Stats().Retained)
 		for i := range 10 {
 			gives(t, "v", replayed)(e.Do(bg, fmt.Sprint("late ", i), forbidden(t)))

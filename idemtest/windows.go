@@ -86,7 +86,7 @@ func (r *rig) endsAfter(ttl time.Duration, first effect) {
 		}
 		time.Sleep(time.Until(completed.Add(ttl - 1)))
 		require.True(r, ask(0), "the window ended early")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.False(r, ask(0), "the window did not end")
 		return
 	}
