@@ -145,7 +145,9 @@ func benchmark(b *testing.B, workers int) {
 	require.NoError(b, in.Migrate(b.Context()))
 	_, err = db.Exec("CREATE TABLE effect_" + table + " (key text)")
 	require.NoError(b, err)
-	ctx, result := context.Background(), []byte("result")
+	ctx, cancel := context.WithCancel(context.Background()) // as a request's
+	defer cancel()
+	result := []byte("result")
 	effect := func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effect_"+table+" VALUES ($1)", "k")
 		return result, err
