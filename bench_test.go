@@ -84,7 +84,7 @@ func BenchmarkCold(b *testing.B) {
 			b.ReportAllocs()
 			key := []byte(stringKey(0))
 			for i := 0; b.Loop(); i++ {
-				do(bg, string(strconv.AppendInt(key[:20], int64(1e15+i), 10)), constant) // the key is an allocation of its own
+				do(bg, string(strconv.AppendInt(key[:20], int64(1e15)+int64(i), 10)), constant) // the key is an allocation of its own
 			}
 		})
 	})
