@@ -176,22 +176,19 @@ func (c *claim) tick() {
 	defer cancel()
 	sent := time.Now()
 	ours, err := c.renew(ctx)
-	if err == nil && !ours {
-		c.lose()
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended || c.lost {
-		return
-	}
-	next := c.lease / 3
-	if err != nil {
-		next = min(next/10, max(0, time.Until(c.until)))
-	} else {
+	left := time.Until(c.until)
+	switch {
+	case c.ended || c.lost:
+	case err == nil && ours:
 		c.until = sent.Add(c.lease)
+		c.timer.Reset(c.lease / 3)
+	case err == nil || left <= 0:
+		c.loseLocked()
+	default:
+		c.timer.Reset(min(c.lease/30, left))
 	}
-	c.timer.Reset(next)
 }
 
 // live says that the lease has certainly not ended yet.
@@ -205,10 +202,15 @@ func (c *claim) live() bool {
 func (c *claim) lose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.ended && !c.lost {
-		c.lost = true
-		c.cancel(ErrLeaseLost)
+	if !c.ended {
+		c.loseLocked()
 	}
+}
+
+// loseLocked requires that mu is held and that the effect has not ended.
+func (c *claim) loseLocked() {
+	c.lost = true
+	c.cancel(ErrLeaseLost) // the first cause stays
 }
 
 // end stops the renewing. Afterwards lost and until do not change. The

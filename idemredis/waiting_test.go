@@ -2,13 +2,13 @@ package idemredis_test
 
 import (
 	"context"
-	"fmt"
+	"net"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -33,38 +33,37 @@ func TestWaiting(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	t.Run("is ended by a message, long before the next look", func(t *testing.T) {
-		t.Parallel()
-		const keys = 20
-		running, waiting := newGuard(t, dial(t, addr), idemredis.Options{}), newGuard(t, dial(t, addr), idemredis.Options{})
-		end := make(chan struct{})
-		var ended atomic.Int64 // UnixNano
-		var late atomic.Int64
-		var all, claimed sync.WaitGroup
-		claimed.Add(keys)
-		for i := range keys {
-			key := request(fmt.Sprintf("woken-%d", i))
-			all.Go(func() {
-				_, _, _ = running.Handle(context.Background(), key, func(context.Context) (string, error) {
-					claimed.Done()
-					<-end
-					return "", nil
+	t.Run("is ended by a message, at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := miniredis.NewMiniRedis()
+			defer m.Close()
+			m.ClockTTL(true)
+			open := func() (*idemredis.Guard[string], func() error) {
+				client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0", Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() }})
+				return newGuard(t, client, idemredis.Options{}), client.Close
+			}
+			running, closeRunning := open()
+			waiting, closeWaiting := open()
+			claimed, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				_, _, _ = running.Handle(context.Background(), request("k"), func(context.Context) (string, error) {
+					close(claimed)
+					time.Sleep(25*time.Second + 7) // virtual, and no multiple of any pause
+					return "v", nil
 				})
-			})
-			all.Go(func() {
-				claimed.Wait()
-				_, _, _ = waiting.Handle(context.Background(), key, gives(""))
-				if time.Now().UnixNano()-ended.Load() > int64(150*time.Millisecond) {
-					late.Add(1)
-				}
-			})
-		}
-		// After two seconds the pauses are half a second long.
-		<-time.After(2 * time.Second)
-		ended.Store(time.Now().UnixNano())
-		close(end)
-		all.Wait()
-		require.LessOrEqual(t, late.Load(), int64(2))
+				close(ended)
+			}()
+			<-claimed
+			begun := time.Now()
+			value, verdict, err := waiting.Handle(context.Background(), request("k"), mustNotRun(t))
+			require.NoError(t, err)
+			require.Equal(t, "v", value)
+			require.Equal(t, idempotent.Shared, verdict)
+			require.Equal(t, 25*time.Second+7, time.Since(begun))
+			<-ended
+			require.NoError(t, closeRunning())
+			require.NoError(t, closeWaiting())
+		})
 	})
 
 	t.Run("leaves no subscription and no goroutine behind", func(t *testing.T) {
