@@ -136,6 +136,31 @@ func TestTheAnswerToACommitIsLost(t *testing.T) {
 	}
 }
 
+func TestTheAnswerToAClaimsCommitIsLost(t *testing.T) {
+	s := postgres(t)
+	inbox[string](t, s, idemsql.Options{})
+	for name, answered := range map[string]bool{"after it took effect": true, "before it reached the server": false} {
+		t.Run(name, func(t *testing.T) {
+			line := newProxy(t, server)
+			db, err := sql.Open("pgx", line.dsn())
+			require.NoError(t, err)
+			defer db.Close()
+			in, err := idemsql.New[string](db, idemsql.Options{Dialect: idemsql.Postgres, Table: s.table, Lease: time.Hour})
+			require.NoError(t, err)
+			line.cut.Store(&cut{text: []byte("commit"), answered: answered})
+			_, verdict, err := in.Handle(t.Context(), request(name), func(context.Context) (string, error) {
+				t.Error("the effect started without a claim that is certain")
+				return "", nil
+			})
+			require.ErrorIs(t, err, idemsql.ErrUnavailable)
+			require.Equal(t, idempotent.Refused, verdict)
+			_, verdict, err = in.Handle(t.Context(), request(name), value("v"))
+			require.NoError(t, err)
+			require.Equal(t, idempotent.Executed, verdict, "the claim was given up")
+		})
+	}
+}
+
 func TestTheDatabaseRefuses(t *testing.T) {
 	open := func(t *testing.T, dsn string, s store) *idemsql.Inbox[string] {
 		db, err := sql.Open("pgx", dsn)
