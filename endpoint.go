@@ -67,8 +67,8 @@ func (e *Endpoint[K, V]) Do(ctx context.Context, key K, effect func(context.Cont
 	hash := e.hash(key)
 	s := e.shard(hash)
 	e.step(ctx, "look")
-	if value, _ := s.results.ledger.read(key, hash, &e.timing); value != nil {
-		return e.replay(value, nil)
+	if b, i := s.results.ledger.read(key, hash, &e.timing); b != nil {
+		return e.replay(&b.slots[i].value, nil)
 	}
 	return e.arrive(call[K, V]{ctx: ctx, req: Request[K]{Key: key}, effect: effect, hash: hash, shard: s})
 }
@@ -91,11 +91,11 @@ func (e *Endpoint[K, V]) Handle(ctx context.Context, req Request[K], effect func
 	hash := e.hash(req.Key)
 	s := e.shard(hash)
 	e.step(ctx, "look")
-	if value, fingerprint := s.results.ledger.read(req.Key, hash, &e.timing); value != nil && req.TTL >= 0 {
-		if differ(req.Fingerprint, fingerprint) {
+	if b, i := s.results.ledger.read(req.Key, hash, &e.timing); b != nil && req.TTL >= 0 {
+		if req.Fingerprint != "" && differ(req.Fingerprint, b.more(i).fingerprint) {
 			return e.refuse(&keyError[K]{key: req.Key, kind: ErrMismatch})
 		}
-		return e.replay(value, nil)
+		return e.replay(&b.slots[i].value, nil)
 	}
 	return e.arrive(call[K, V]{ctx: ctx, req: req, effect: effect, hash: hash, shard: s})
 }

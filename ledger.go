@@ -132,22 +132,22 @@ func (b *slab[K, V]) more(i uint32) beside {
 	return beside{}
 }
 
-// read finds a result of key that has not ended by t, without a lock. One that
-// has ended may stand before it in the probe.
-func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (value *V, fingerprint string) {
+// read finds a result of key that has not ended by t, without a lock: slot i of
+// slab b, or nil. One that has ended may stand before it in the probe.
+func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (b *slab[K, V], i uint32) {
 	x := l.index.Load()
 	tag := tagOf(hash)
 	mask := uint32(len(x.words) - 1)
-	for i := tag >> (x.shift & 31); ; i++ {
-		word := x.words[i&mask].Load()
+	for at := tag >> (x.shift & 31); ; at++ {
+		word := x.words[at&mask].Load()
 		if uint32(word>>32) == tag {
-			if b, i := l.slabAt(uint32(word)); b != nil {
+			if b, i = l.slabAt(uint32(word)); b != nil {
 				if s := &b.slots[i]; s.key == key && !t.ended(s.completed) {
-					return &s.value, b.more(i).fingerprint
+					return b, i
 				}
 			}
 		} else if word == freeWord {
-			return nil, ""
+			return nil, 0
 		}
 	}
 }

@@ -21,6 +21,13 @@ func ledgerFrom(seq uint64) (*ledger[string, int], *timing) {
 	return l, &t
 }
 
+func valueOf[V any](l *ledger[string, V], key string, hash uint64, t *timing) *V {
+	if b, i := l.read(key, hash, t); b != nil {
+		return &b.slots[i].value
+	}
+	return nil
+}
+
 func hashOfKey(key string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(key) {
@@ -84,7 +91,7 @@ func TestLedgerIsAMapThatForgetsInOrder(t *testing.T) {
 						require.LessOrEqual(t, len(l.index.Load().words), max(smallestIndex, 16*(l.live+1)))
 					}
 					require.Equal(t, len(model), l.live)
-					value, _ := l.read(key, hash(key), clock)
+					value := valueOf(l, key, hash(key), clock)
 					want, known := model[key]
 					require.Equal(t, known, value != nil, "step %d", step)
 					if known {
@@ -124,12 +131,12 @@ func TestLedgerIsReadBetweenTheStepsOfAWrite(t *testing.T) {
 	l.inside = func(step string) {
 		seen[step]++
 		for key, want := range kept {
-			value, _ := l.read(key, hashOfKey(key), clock)
+			value := valueOf(l, key, hashOfKey(key), clock)
 			if value == nil || *value != want {
 				t.Errorf("%s: %q reads %v, want %d", step, key, value, want)
 			}
 		}
-		value, _ := l.read(pending, hashOfKey(pending), clock)
+		value := valueOf(l, pending, hashOfKey(pending), clock)
 		if published := step == "published"; published != (value != nil) {
 			t.Errorf("%s: the pending result reads %v", step, value)
 		}
@@ -171,10 +178,11 @@ func TestLedgerIsReadWhileItIsWritten(t *testing.T) {
 			for i := n; !stop.Load(); i++ {
 				key := i%keys + 1 // the zero key is never kept
 				least := oldest[key].Load()
-				if v, _ := l.read(key, hash(key), &clock); v != nil {
+				if b, n := l.read(key, hash(key), &clock); b != nil {
+					v := b.slots[n].value
 					reads.Add(1)
 					if v.a%keys+1 != key || v.b != -v.a || int64(v.a) < least {
-						t.Errorf("key %d reads %+v, and %d at least", key, *v, least)
+						t.Errorf("key %d reads %+v, and %d at least", key, v, least)
 						return
 					}
 				}
