@@ -165,7 +165,7 @@ func FuzzWindow(f *testing.F) {
 			_, verdict, _ = e.Do(context.Background(), 1, one)
 			require.Equal(t, idempotent.Replayed, verdict)
 			if window <= int64(100*365*24*time.Hour) {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				_, verdict, _ = e.Do(context.Background(), 1, one)
 				require.Equal(t, idempotent.Executed, verdict)
 			}
