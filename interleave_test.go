@@ -35,8 +35,8 @@ func TestInterleavings(t *testing.T) {
 	defer func() { t.Logf("%d interleavings, %d operations: %v", seeds, operations, ends) }()
 	for range *interleaveSeeds {
 		seed := *interleaveFirst + uint64(seeds)
-		in := interleave(t, seed)
 		seeds++
+		in := interleave(t, seed)
 		operations += len(in.calls)
 		for _, c := range in.calls {
 			ends[c.op+" "+strings.FieldsFunc(c.got, func(r rune) bool { return '0' <= r && r <= '9' })[0]]++

@@ -159,9 +159,9 @@ var keptMutants = []keptMutant{
 		new: "\t\tif false && differ(req.Fingerprint, fingerprint) {\n",
 	},
 	{
-		name: "room is counted up before it is looked at", by: byHistories,
-		old: "\tfor {\n\t\theld := r.held.Load()\n\t\tif held >= r.most {\n\t\t\treturn false\n\t\t}\n\t\tif r.held.CompareAndSwap(held, held+1) {\n\t\t\treturn true\n\t\t}\n\t}\n",
-		new: "\tif r.held.Add(1) > r.most {\n\t\tr.held.Add(-1)\n\t\treturn false\n\t}\n\treturn true\n",
+		name: "room is made under one shard's lock", by: byHistoriesR,
+		old: "\te.lockAll()\n\tdefer e.unlockAll()\n\tnow = e.timing.look()\n",
+		new: "\tin.shard.mu.Lock()\n\tdefer in.shard.mu.Unlock()\n\tnow = e.timing.look()\n",
 	},
 	{
 		name: "room is made without another look at the key", by: byOrder,

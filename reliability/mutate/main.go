@@ -32,7 +32,7 @@ func main() {
 	}
 	flags := flag.NewFlagSet("mutate", flag.ExitOnError)
 	root := flags.String("root", "..", "folder of the root package")
-	files := flags.String("files", "endpoint.go,claims.go,ttl.go,ledger.go,shelf.go,sweep.go", "files to change")
+	files := flags.String("files", "endpoint.go,claims.go,claimset.go,line.go,ttl.go,ledger.go,shelf.go,sweep.go", "files to change")
 	log := flags.String("log", "mutation.log", "results; a run goes on where it ends")
 	workers := flags.Int("workers", 2, "mutants at one time")
 	timeout := flags.Duration("timeout", time.Minute, "a layer's, after which a mutant counts as killed")
