@@ -57,15 +57,11 @@ func (s *claimSet[K, V]) remove(key K) {
 	}
 }
 
-func (s *claimSet[K, V]) all(yield func(*claim[K, V]) bool) {
+func (s *claimSet[K, V]) each(do func(*claim[K, V])) {
 	for _, c := range s.few {
-		if !yield(c) {
-			return
-		}
+		do(c)
 	}
 	for _, c := range s.many {
-		if !yield(c) {
-			return
-		}
+		do(c)
 	}
 }

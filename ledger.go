@@ -56,6 +56,10 @@ func wordOf(tag uint32, seq uint64) uint64 { return uint64(tag)<<32 | uint64(uin
 
 const smallestIndex = 8
 
+// noIndex is the index of every empty ledger: its one word is free, and a word
+// is only put into an index that has room.
+var noIndex = newIndex(1)
+
 func newIndex(size int) *index {
 	return &index{make([]atomic.Uint64, size), uint8(33 - bits.Len(uint(size)))}
 }
@@ -233,7 +237,7 @@ func (l *ledger[K, V]) open() (*slab[K, V], uint32) {
 	}
 	d := l.slabs.Load()
 	if slabs := (l.tail - l.from(l.head)) >> l.perSlab; slabs == uint64(len(d.ring)) {
-		d = l.redirect(2 * len(d.ring))
+		d = l.redirect(max(1, 2*len(d.ring)))
 		l.step("redirected")
 	}
 	b := &slab[K, V]{first: uint32(l.tail), slots: make([]slot[K, V], l.size())}
@@ -382,8 +386,8 @@ func (l *ledger[K, V]) tidy() {
 func (l *ledger[K, V]) clear() {
 	l.tail = l.from(l.tail + l.size() - 1)
 	l.head, l.clean, l.live, l.words, l.latest = l.tail, l.tail, 0, 0, math.MinInt64
-	l.index.Store(newIndex(smallestIndex))
-	l.slabs.Store(newDirectory[K, V](1))
+	l.index.Store(noIndex)
+	l.slabs.Store(new(directory[K, V]))
 }
 
 func (l *ledger[K, V]) step(name string) {

@@ -33,6 +33,7 @@ type Stats struct {
 	InFlight int // running claims
 	Waiting  int // calls that wait for one of them
 	Retained int // kept results
+	Unknown  int // those of them whose outcome is unknown: see [Unknown]
 }
 
 // Stats returns the counters. It lets go of ended results first, and holds up
@@ -55,6 +56,7 @@ func (e *Endpoint[K, V]) Stats() Stats {
 		total.InFlight += s.claims.len()
 		total.Waiting += s.waiting
 		total.Retained += s.results.len()
+		total.Unknown += s.results.shelf.unknown
 	}
 	e.unlockAll()
 	for i := range e.tallies {
@@ -71,13 +73,13 @@ func (e *Endpoint[K, V]) InFlight() []Claim[K] {
 	for i := range e.shards {
 		s := &e.shards[i]
 		s.mu.Lock()
-		for c := range s.claims.all {
+		s.claims.each(func(c *claim[K, V]) {
 			claim := Claim[K]{Key: c.key, Since: start.Add(time.Duration(c.since))}
 			if l := c.line.Load(); l != nil {
 				claim.Waiters = l.len
 			}
 			claims = append(claims, claim)
-		}
+		})
 		s.mu.Unlock()
 	}
 	slices.SortFunc(claims, func(a, b Claim[K]) int { return a.Since.Compare(b.Since) })

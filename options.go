@@ -22,7 +22,7 @@ type Options[K comparable, V any] struct {
 	// TTL is the window of a result: how long after its completion it is
 	// replayed, to the nanosecond. 0 means DefaultTTL. Most replays need no look
 	// at the clock, because a timer says when one is due; where the timer itself
-	// is late by more than 50 ms (the process was stopped, or has no processor),
+	// is late by more than 250 ms (the process was stopped, or has no processor),
 	// a replay may be late by as much. Never is a result gone early.
 	TTL time.Duration
 

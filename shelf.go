@@ -11,6 +11,7 @@ import (
 type shelf[K comparable, V any] struct {
 	byKey   map[K]*shelved[K, V]
 	most    int         // byKey's greatest size since it was made
+	unknown int         // results whose outcome is unknown
 	byEnd   queue[K, V] // first the one that ends first
 	byOrder queue[K, V] // first the one that completed first; empty unless EvictOldest
 }
@@ -37,6 +38,9 @@ func (s *shelf[K, V]) add(key K, k kept[V]) {
 	r := &shelved[K, V]{key: key, kept: k}
 	s.byKey[key] = r
 	s.most = max(s.most, len(s.byKey))
+	if r.unknown {
+		s.unknown++
+	}
 	heap.Push(&s.byEnd, r)
 	if r.order != 0 {
 		heap.Push(&s.byOrder, r)
@@ -46,6 +50,9 @@ func (s *shelf[K, V]) add(key K, k kept[V]) {
 // drop lets a result go. Go's maps do not shrink: one that has been much larger
 // is made anew.
 func (s *shelf[K, V]) drop(r *shelved[K, V]) {
+	if r.unknown {
+		s.unknown--
+	}
 	heap.Remove(&s.byEnd, r.inEnds)
 	if r.order != 0 {
 		heap.Remove(&s.byOrder, r.inOrder)

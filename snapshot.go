@@ -2,18 +2,83 @@ package idempotent
 
 import (
 	"container/heap"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"iter"
 	"time"
 )
 
 // A Record is a kept result as [Endpoint.Lookup] and [Endpoint.Records] show it
 // and [Endpoint.Restore] takes it back.
+//
+// Its JSON form keeps what Err says and whether it is marked [Permanent] or
+// [Unknown], but not its type: after a restart a replayed error matches
+// [ErrOutcomeUnknown], but no longer the errors it wrapped. Other encodings, gob
+// among them, know nothing of this: have them carry the JSON form.
 type Record[V any] struct {
 	Value       V
 	Err         error // nil for a success
 	Fingerprint string
 	CompletedAt time.Time
 	ExpiresAt   time.Time // end of the window; zero = never ([Forever])
+}
+
+// recordJSON is the JSON form of a Record. The mark tells how Err is wrapped.
+type recordJSON[V any] struct {
+	Value       V          `json:"value"`
+	Err         string     `json:"error,omitempty"`
+	Mark        string     `json:"mark,omitempty"`
+	Fingerprint string     `json:"fingerprint,omitempty"`
+	CompletedAt time.Time  `json:"completed_at"`
+	ExpiresAt   *time.Time `json:"expires_at,omitempty"` // nil = never
+}
+
+const (
+	markPermanent = "permanent"
+	markUnknown   = "unknown"
+)
+
+// MarshalJSON writes the record with what its error says and how it is marked.
+func (r Record[V]) MarshalJSON() ([]byte, error) {
+	form := recordJSON[V]{Value: r.Value, Fingerprint: r.Fingerprint, CompletedAt: r.CompletedAt}
+	if !r.ExpiresAt.IsZero() {
+		form.ExpiresAt = &r.ExpiresAt
+	}
+	if r.Err != nil {
+		form.Err, form.Mark = r.Err.Error(), markPermanent
+	}
+	if unknown := (*unknownError)(nil); errors.As(r.Err, &unknown) {
+		form.Err, form.Mark = unknown.error.Error(), markUnknown // its own text comes back with the mark
+	}
+	return json.Marshal(form)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. Bad input leaves the record as it
+// was.
+func (r *Record[V]) UnmarshalJSON(data []byte) error {
+	var form recordJSON[V]
+	if err := json.Unmarshal(data, &form); err != nil {
+		return err
+	}
+	record := Record[V]{Value: form.Value, Fingerprint: form.Fingerprint, CompletedAt: form.CompletedAt}
+	if form.ExpiresAt != nil {
+		record.ExpiresAt = *form.ExpiresAt
+	}
+	switch form.Mark {
+	case markPermanent:
+		record.Err = Permanent(errors.New(form.Err))
+	case markUnknown:
+		record.Err = Unknown(errors.New(form.Err))
+	case "":
+		if form.Err != "" {
+			return fmt.Errorf("idempotent: record: an error (%q) without a mark", form.Err)
+		}
+	default:
+		return fmt.Errorf("idempotent: record: mark is %q, want %q or %q", form.Mark, markPermanent, markUnknown)
+	}
+	*r = record
+	return nil
 }
 
 func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {

@@ -8,9 +8,14 @@ import (
 	"weak"
 )
 
-// margin is how long before a result ends its readers begin to look at the
-// clock, and the pause between sweeps while results end one after another.
-const margin = 50 * time.Millisecond
+const (
+	// margin is how long before a result ends its readers begin to look at the
+	// clock, and how late the timer may be without being noticed.
+	margin = 250 * time.Millisecond
+	// pause is the least time between two sweeps: results that end one after
+	// another go in groups.
+	pause = 50 * time.Millisecond
+)
 
 // timing tells whether a result has ended, on most calls without a look at the
 // clock: as long as the present is before horizon, what ends at horizon or later
@@ -63,7 +68,10 @@ func (t *timing) expect(now, ends int64) {
 	if ends == never {
 		return
 	}
-	ring := max(ends-int64(margin), now+int64(margin))
+	ring := ends - int64(margin)
+	if ring < now+int64(pause) {
+		ring = max(ends, now+int64(pause)) // its readers look at the clock already
+	}
 	if ring+int64(margin) >= t.horizon.Load() {
 		return // it rings before
 	}

@@ -280,10 +280,7 @@ func newStaleMemory[K comparable](most int) *staleMemory[K] {
 	if most < 0 {
 		return nil
 	}
-	lru, err := simplelru.NewLRU[K, int64](most, nil)
-	if err != nil {
-		panic(err) // only a size below 1 is refused, and 0 has become the default
-	}
+	lru, _ := simplelru.NewLRU[K, int64](most, nil) // refuses sizes below 1, and 0 has become the default
 	return &staleMemory[K]{most: most, lru: lru}
 }
 
