@@ -41,6 +41,8 @@ var instruments = []instrument{
 		gauge, func(s *idempotent.Stats) int64 { return int64(s.Waiting) }},
 	{"results", "Results kept for replay.", "{result}", "",
 		gauge, func(s *idempotent.Stats) int64 { return int64(s.Retained) }},
+	{"unknown_results", "Those of the kept results whose outcome is unknown: each waits for a person to settle it.", "{result}", "",
+		gauge, func(s *idempotent.Stats) int64 { return int64(s.Unknown) }},
 }
 
 type instrument struct {

@@ -102,6 +102,7 @@ func TestRegister(t *testing.T) {
 				"idempotent.claims {claim} up-down endpoint=orders":                1,
 				"idempotent.waiting_calls {call} up-down endpoint=orders":          2,
 				"idempotent.results {result} up-down endpoint=orders":              0,
+				"idempotent.unknown_results {result} up-down endpoint=orders":      0,
 				"idempotent.oldest_claim_age s gauge endpoint=orders":              90,
 			}, collect(t, reader))
 
@@ -113,6 +114,20 @@ func TestRegister(t *testing.T) {
 		})
 	})
 
+	t.Run("an unknown outcome shows until it is settled", func(t *testing.T) {
+		const name = "idempotent.unknown_results {result} up-down endpoint=orders"
+		reader := sdk.NewManualReader()
+		e := endpoint(t, idempotent.Options[string, string]{})
+		_, err := idemotel.Register(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"), "orders", e)
+		require.NoError(t, err)
+		_, _, err = e.Do(ctx, "k", func(context.Context) (string, error) { return "", idempotent.Unknown(errors.New("no answer")) })
+		require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		require.EqualValues(t, 1, collect(t, reader)[name])
+		require.True(t, e.Resolve("k", "done"))
+		require.Contains(t, collect(t, reader), name)
+		require.Zero(t, collect(t, reader)[name])
+	})
+
 	t.Run("endpoints with different names share a meter, and leave it one by one", func(t *testing.T) {
 		reader := sdk.NewManualReader()
 		meter := sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test")
@@ -120,11 +135,11 @@ func TestRegister(t *testing.T) {
 		require.NoError(t, err)
 		_, err = idemotel.Register(meter, "second", endpoint(t, idempotent.Options[string, string]{}))
 		require.NoError(t, err)
-		require.Len(t, collect(t, reader), 26)
+		require.Len(t, collect(t, reader), 28)
 
 		require.NoError(t, first.Unregister())
 		left := collect(t, reader)
-		require.Len(t, left, 13)
+		require.Len(t, left, 14)
 		require.Contains(t, left, "idempotent.results {result} up-down endpoint=second")
 	})
 

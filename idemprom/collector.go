@@ -46,6 +46,8 @@ var metrics = []metric{
 		gauge, func(s *idempotent.Stats) float64 { return float64(s.Waiting) }},
 	{"results", "Results kept for replay.", "",
 		gauge, func(s *idempotent.Stats) float64 { return float64(s.Retained) }},
+	{"unknown_results", "Those of the kept results whose outcome is unknown: each waits for a person to settle it.", "",
+		gauge, func(s *idempotent.Stats) float64 { return float64(s.Unknown) }},
 }
 
 type metric struct {

@@ -90,6 +90,9 @@ idempotent_results{endpoint="orders"} 0
 # HELP idempotent_stale_calls_total Calls for a key whose result was gone already: retries that came too late.
 # TYPE idempotent_stale_calls_total counter
 idempotent_stale_calls_total{endpoint="orders"} 1
+# HELP idempotent_unknown_results Those of the kept results whose outcome is unknown: each waits for a person to settle it.
+# TYPE idempotent_unknown_results gauge
+idempotent_unknown_results{endpoint="orders"} 0
 # HELP idempotent_waiting_calls Calls that wait for a running effect of their key.
 # TYPE idempotent_waiting_calls gauge
 idempotent_waiting_calls{endpoint="orders"} 2
@@ -112,6 +115,29 @@ idempotent_oldest_claim_age_seconds{endpoint="orders"} 0
 idempotent_results{endpoint="orders"} 1
 `, "idempotent_calls_total", "idempotent_oldest_claim_age_seconds", "idempotent_results")
 		})
+	})
+
+	t.Run("an unknown outcome shows until it is settled", func(t *testing.T) {
+		e := endpoint(t, idempotent.Options[string, string]{})
+		shows := func(n int) {
+			t.Helper()
+			expose(t, idemprom.New("orders", e), fmt.Sprintf(`
+# HELP idempotent_unknown_results Those of the kept results whose outcome is unknown: each waits for a person to settle it.
+# TYPE idempotent_unknown_results gauge
+idempotent_unknown_results{endpoint="orders"} %d
+`, n), "idempotent_unknown_results")
+		}
+		for _, key := range []string{"a", "b"} {
+			_, _, err := e.Do(ctx, key, func(context.Context) (string, error) { return "", idempotent.Unknown(errors.New("no answer")) })
+			require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		}
+		_, _, err := e.Do(ctx, "declined", func(context.Context) (string, error) { return "", idempotent.Permanent(errors.New("no")) })
+		require.Error(t, err)
+		shows(2)
+		require.True(t, e.Resolve("a", "done"))
+		shows(1)
+		require.True(t, e.Forget("b"))
+		shows(0)
 	})
 
 	t.Run("several endpoints share a registry under different names", func(t *testing.T) {
