@@ -237,7 +237,7 @@ func (l *ledger[K, V]) open() (*slab[K, V], uint32) {
 	}
 	d := l.slabs.Load()
 	if slabs := (l.tail - l.from(l.head)) >> l.perSlab; slabs == uint64(len(d.ring)) {
-		d = l.redirect(max(1, 2*len(d.ring)))
+		d = l.redirect(2 * len(d.ring))
 		l.step("redirected")
 	}
 	b := &slab[K, V]{first: uint32(l.tail), slots: make([]slot[K, V], l.size())}
@@ -387,7 +387,7 @@ func (l *ledger[K, V]) clear() {
 	l.tail = l.from(l.tail + l.size() - 1)
 	l.head, l.clean, l.live, l.words, l.latest = l.tail, l.tail, 0, 0, math.MinInt64
 	l.index.Store(noIndex)
-	l.slabs.Store(new(directory[K, V]))
+	l.slabs.Store(newDirectory[K, V](1)) // not of none: a reader may come with a word of the old index
 }
 
 func (l *ledger[K, V]) step(name string) {
