@@ -23,7 +23,7 @@ type Options[K comparable, V any] struct {
 	// replayed, to the nanosecond. 0 means DefaultTTL. Most replays need no look
 	// at the clock, because a timer says when one is due; where the timer itself
 	// is late by more than 250 ms (the process was stopped, or has no processor),
-	// a replay may be late by as much. Never is a result gone early.
+	// a result may be replayed for that much longer. None is gone early.
 	TTL time.Duration
 
 	// FailureTTL is the window of a kept failure (Permanent, Unknown).
@@ -36,6 +36,7 @@ type Options[K comparable, V any] struct {
 
 	// EvictOldest makes room at Capacity by dropping the result that completed
 	// first, instead of refusing the new key. A running claim is never dropped.
+	// Without Capacity it has no effect.
 	EvictOldest bool
 
 	// MaxConcurrent is the most effects running at one time, over all keys.

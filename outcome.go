@@ -38,8 +38,8 @@ func (v Verdict) String() string {
 	return "Verdict(" + strconv.Itoa(int(v)) + ")"
 }
 
-// Errors that calls are refused with; match them with [errors.Is]. What a call
-// returns also names the key.
+// Errors that calls are refused with; match them with [errors.Is]. A refusal also
+// names the key.
 var (
 	// ErrInFlight: an attempt for the key is running and this call does not
 	// wait for it (any longer). If a context ended the wait, the error matches
