@@ -176,7 +176,7 @@ func (in *Inbox[V]) confirm(ctx context.Context, req idempotent.Request[string],
 
 // committed reports whether the attempt of that token is on record. The
 // server may still be at that commit, so to read is not enough: an insertion
-// waits for it, and is rolled back.
+// waits for whoever is writing the key's row, and is rolled back.
 func (in *Inbox[V]) committed(ctx context.Context, req idempotent.Request[string], token string) (bool, error) {
 	if in.opts.Dialect == SQLite { // a commit is over when it returns
 		r, err := in.lookOnce(ctx, in.db, req.Key)
@@ -190,19 +190,10 @@ func (in *Inbox[V]) committed(ctx context.Context, req idempotent.Request[string
 	probe := claim{token: newToken()}
 	args := []any{req.Key, in.opts.Consumer, probe.token, []byte{}, nil}
 	r, err := in.insert(ctx, tx, &probe, args)
-	if err == nil && r != nil {
-		if r.token == token {
-			return true, nil
-		}
-		if !in.free(r) {
-			return false, nil // another attempt has come in between
-		}
-		err = in.takeOver(ctx, tx, &probe, args, r)
-	}
-	if err == nil && probe.id == "" {
+	if err == nil && r == nil && probe.id == "" {
 		err = errMoved
 	}
-	return false, err
+	return err == nil && r != nil && r.token == token, err
 }
 
 // insist repeats what fails for a passing reason until ctx ends.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,25 +28,29 @@ func expire(t *testing.T, s store, db *sql.DB, key string) {
 
 func TestAStaleKeyRunsOnceForAllWhoComeAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, s store) {
+		var guards []*idemsql.Inbox[[]byte]
+		var db *sql.DB
+		for range 6 {
+			var in *idemsql.Inbox[[]byte]
+			in, db = inbox[[]byte](t, s, idemsql.Options{MaxPause: 20 * time.Millisecond})
+			guards = append(guards, in)
+		}
 		for _, process := range []bool{true, false} {
 			for round := range 10 {
 				key := fmt.Sprint(process, round)
+				_, _, err := guards[0].Handle(t.Context(), request(key), func(context.Context) ([]byte, error) { return []byte("old"), nil })
+				require.NoError(t, err)
+				expire(t, s, db, key)
 				var runs atomic.Int64
 				var callers sync.WaitGroup
-				for range 6 {
-					in, db := inbox[[]byte](t, s, idemsql.Options{MaxPause: 20 * time.Millisecond})
+				for _, in := range guards {
 					guard := in.Handle
 					if process {
 						guard = processing{in}.Handle
 					}
-					if runs.CompareAndSwap(0, 1) {
-						_, _, err := guard(t.Context(), request(key), func(context.Context) ([]byte, error) { return []byte("old"), nil })
-						require.NoError(t, err)
-						expire(t, s, db, key)
-					}
 					callers.Go(func() {
 						got, _, err := guard(context.Background(), request(key), func(context.Context) ([]byte, error) {
-							<-time.After(2 * time.Millisecond)
+							<-time.After(10 * time.Millisecond)
 							runs.Add(1)
 							return []byte("new"), nil
 						})
@@ -55,7 +60,7 @@ func TestAStaleKeyRunsOnceForAllWhoComeAtOnce(t *testing.T) {
 					})
 				}
 				callers.Wait()
-				require.EqualValues(t, 2, runs.Load(), "the old run and one new one")
+				require.EqualValues(t, 1, runs.Load())
 			}
 		}
 	})
@@ -104,13 +109,21 @@ func TestWhatBecameOfACommit(t *testing.T) {
 	require.Equal(t, 1, rows(t, s, db), "asking leaves nothing behind")
 
 	t.Run("is not said while it may still happen", func(t *testing.T) {
-		for name, end := range map[string]error{"it commits": nil, "it rolls back": errors.New("no")} {
+		for name, end := range map[string]error{
+			"it commits": nil, "it rolls back": errors.New("no"),
+			"a stale key commits": nil, "a stale key rolls back": errors.New("no"),
+		} {
+			if strings.HasPrefix(name, "a stale key") {
+				_, _, err := in.Process(ctx, request(name), gives("old"))
+				require.NoError(t, err)
+				expire(t, s, db, name)
+			}
 			_, _, err := in.Process(ctx, request(name), func(ctx context.Context, tx *sql.Tx) (string, error) {
 				require.NoError(t, tx.QueryRow("SELECT token FROM "+s.table+" WHERE event_id = $1", name).Scan(&token))
-				brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				brief, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 				defer cancel()
 				_, err := in.Committed(brief, name, token)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Error(t, err)
 				return "v", end
 			})
 			require.ErrorIs(t, err, end)
