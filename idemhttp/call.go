@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idempotent-go/idempotent"
@@ -19,6 +20,8 @@ type call struct {
 	body []byte
 	key  string
 	wait waiting
+
+	doubt atomic.Pointer[error] // what Unknown was told, by whatever goroutine of the handler
 
 	// running is held while the handler runs, which may be on another goroutine
 	// if the executor likes, and guards the fields below.
@@ -44,7 +47,7 @@ func (c *call) effect(ctx context.Context) (Response, error) {
 	c.entered = true
 	c.wait.over()
 
-	r := withBody(ctx, c.r, c.body)
+	r := withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body)
 	rec := &recorder{ResponseWriter: c.w, guard: c.guard, ctx: ctx, key: c.key}
 	defer rec.abandon()
 	c.next.ServeHTTP(rec, r)
@@ -52,7 +55,33 @@ func (c *call) effect(ctx context.Context) (Response, error) {
 	if r.MultipartForm != nil {
 		r.MultipartForm.RemoveAll() // net/http does so for the request it made, and not for this copy
 	}
+	if doubt := c.doubt.Load(); doubt != nil {
+		return Response{}, idempotent.Unknown(*doubt)
+	}
 	return rec.result()
+}
+
+type callKey struct{}
+
+// Unknown says that the handler cannot tell whether its effect has happened, as
+// after a call to another service that was sent and not answered; err says why.
+// When the handler has returned, its response goes to its own client as any
+// other, but is no result whatever its status: the key is held, and its other
+// requests are answered with 409, until an operator settles it (Resolve, Forget)
+// or FailureTTL ends. After a panic the executor's rule for panics holds instead.
+//
+// ctx is the handler's, or made from it. It reports whether there is a key to
+// hold: false, and nothing done, outside the middlewares' handlers, for a
+// request that was let through without a key, and for a nil err. It may be called
+// by any goroutine of the handler, before the handler returns; of several calls
+// the last counts.
+func Unknown(ctx context.Context, err error) bool {
+	c, guarded := ctx.Value(callKey{}).(*call)
+	if !guarded || err == nil {
+		return false
+	}
+	c.doubt.Store(&err)
+	return true
 }
 
 // close waits for a handler that still runs and says whether there was one.

@@ -17,17 +17,20 @@ import (
 	"github.com/idempotent-go/idempotent/idemhttp"
 )
 
-func requireProblem(t *testing.T, status int, got *httptest.ResponseRecorder) {
+// requireProblem returns the detail.
+func requireProblem(t *testing.T, status int, got *httptest.ResponseRecorder) string {
 	t.Helper()
 	require.Equal(t, status, got.Code)
 	require.Equal(t, "application/problem+json", got.Header().Get("Content-Type"))
-	var detail struct {
-		Title  string
-		Status int
+	var problem struct {
+		Title, Detail string
+		Status        int
 	}
-	require.NoError(t, json.Unmarshal(got.Body.Bytes(), &detail))
-	require.Equal(t, status, detail.Status)
-	require.NotEmpty(t, detail.Title)
+	require.NoError(t, json.Unmarshal(got.Body.Bytes(), &problem))
+	require.Equal(t, status, problem.Status)
+	require.NotEmpty(t, problem.Title)
+	require.NotRegexp(t, "idempotent|idem[a-z]+:", problem.Detail, "no library's name reaches a client")
+	return problem.Detail
 }
 
 func TestIdempotencyKeyHeader(t *testing.T) {

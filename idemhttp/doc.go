@@ -8,6 +8,7 @@
 //
 // Both keep a [Response] in an [Executor], which is an endpoint in memory or a
 // guard over a shared store. [Transport] carries the key on to the services
-// that a handler calls. The README beside this file helps with choosing the
-// window, the scope and the key.
+// that a handler calls; where a service takes none, [Unknown] says that nobody
+// knows whether a call has happened. The README beside this file helps with
+// choosing the window, the scope and the key.
 package idemhttp

@@ -35,22 +35,25 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 		require.Zero(t, h.runs.Load())
 	}
 	for _, c := range []struct {
-		name  string
-		err   error
-		code  int
-		retry bool
+		name   string
+		err    error
+		code   int
+		retry  bool
+		detail string
 	}{
-		{"full is 503 with Retry-After", idempotent.ErrFull, 503, true},
-		{"shut down is 503 with Retry-After", idempotent.ErrShutdown, 503, true},
-		{"down is 503 with Retry-After", errDown, 503, true},
-		{"in flight is 409 with Retry-After", idempotent.ErrInFlight, 409, true},
-		{"stale is 410", idempotent.ErrStale, 410, false},
-		{"unknown is 409 without Retry-After", idempotent.Unknown(errDown), 409, false},
-		{"mismatch is 422", idempotent.ErrMismatch, 422, false},
+		{"full is 503 with Retry-After", idempotent.ErrFull, 503, true, "There is no room for another key now."},
+		{"shut down is 503 with Retry-After", idempotent.ErrShutdown, 503, true, "The service is shutting down."},
+		{"down is 503 with Retry-After", errDown, 503, true, "The store of the responses is not available."},
+		{"out of time is 503 with Retry-After", context.DeadlineExceeded, 503, true, "It could not begin in time."},
+		{"another's panic is 503 with Retry-After", &idempotent.PanicError{}, 503, true, "Another attempt with this key was running, and failed."},
+		{"in flight is 409 with Retry-After", idempotent.ErrInFlight, 409, true, ""},
+		{"stale is 410", idempotent.ErrStale, 410, false, ""},
+		{"unknown is 409 without Retry-After", idempotent.Unknown(errDown), 409, false, "Retrying does not help: an operator must settle it."},
+		{"mismatch is 422", idempotent.ErrMismatch, 422, false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			both(t, broken{fmt.Errorf("key %q: %w", "k", c.err)}, func(t *testing.T, got *httptest.ResponseRecorder) {
-				requireProblem(t, c.code, got)
+				require.Equal(t, c.detail, requireProblem(t, c.code, got))
 				require.Equal(t, c.retry, got.Header().Get("Retry-After") != "")
 				require.NotContains(t, got.Body.String(), "refused", "the store's words stay inside")
 			})
@@ -60,12 +63,16 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 		e := newEndpoint(t, config{Capacity: 1})
 		_, _, err := e.Do(t.Context(), "other", func(context.Context) (idemhttp.Response, error) { return idemhttp.Response{}, nil })
 		require.NoError(t, err)
-		both(t, e, func(t *testing.T, got *httptest.ResponseRecorder) { requireProblem(t, 503, got) })
+		both(t, e, func(t *testing.T, got *httptest.ResponseRecorder) {
+			require.Contains(t, requireProblem(t, 503, got), "no room")
+		})
 	})
 	t.Run("an endpoint that was shut down", func(t *testing.T) {
 		e := newEndpoint(t, config{})
 		require.NoError(t, e.Shutdown(t.Context()))
-		both(t, e, func(t *testing.T, got *httptest.ResponseRecorder) { requireProblem(t, 503, got) })
+		both(t, e, func(t *testing.T, got *httptest.ResponseRecorder) {
+			require.Contains(t, requireProblem(t, 503, got), "shutting down")
+		})
 	})
 	t.Run("an endpoint that has no slot free within MaxWait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -77,7 +84,7 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 			synctest.Wait()
 			began := time.Now()
 			got := send(guarded, "POST", "/", "", "Webhook-Id", "2")
-			requireProblem(t, 503, got)
+			require.Contains(t, requireProblem(t, 503, got), "could not begin in time")
 			require.Equal(t, "1", got.Header().Get("Retry-After"))
 			require.Equal(t, 2*time.Second, time.Since(began))
 			close(release)
@@ -90,15 +97,16 @@ func TestAnswersToAnExecutorThatDoesNotRunTheHandler(t *testing.T) {
 			release := make(chan struct{})
 			h := &counting{answer: func(w http.ResponseWriter, _ *http.Request) { <-release; w.WriteHeader(500) }}
 			guarded := idemhttp.Webhook(newEndpoint(t, config{ShareFailure: true}), idemhttp.Options{})(h)
-			codes := make([]int, 2)
+			answers := make([]*httptest.ResponseRecorder, 2)
 			var calls sync.WaitGroup
-			for i := range codes {
-				calls.Go(func() { codes[i] = send(guarded, "POST", "/", "", "Webhook-Id", "k").Code })
+			for i := range answers {
+				calls.Go(func() { answers[i] = send(guarded, "POST", "/", "", "Webhook-Id", "k") })
 				synctest.Wait()
 			}
 			close(release)
 			calls.Wait()
-			require.Equal(t, []int{500, 503}, codes)
+			require.Equal(t, 500, answers[0].Code)
+			require.Contains(t, requireProblem(t, 503, answers[1]), "Another attempt")
 		})
 	})
 	t.Run("a record that no middleware stored is 503", func(t *testing.T) {

@@ -30,11 +30,15 @@ type Options struct {
 	// Key finds the request's key; nil means the middleware's own rule. "" says
 	// that there is none. What it returns must be valid UTF-8 of at most 255
 	// bytes without control characters. A request without a key, or with a bad
-	// one, is refused with 400 and the beginning of the error's text.
+	// one, is refused with 400 and the beginning of the error's text. Webhook's
+	// own rule lets a GET or HEAD without a body pass; one that is set here says
+	// for every request what its key is.
 	Key func(r *http.Request, body []byte) (string, error)
 
 	// Scope names the tenant or caller that the key belongs to. It is joined to
 	// the key without ambiguity, and is stored with it: hash it if it is secret.
+	// "" is a scope like any other: all requests for which it is returned share
+	// their keys, so have the unauthenticated ones refused before this middleware.
 	// nil means one scope for all.
 	Scope func(r *http.Request) string
 

@@ -1,9 +1,11 @@
 package idemhttp
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/idempotent-go/idempotent"
 )
@@ -26,10 +28,18 @@ var (
 	unknown      = problem{Title: "The outcome of the request with this key is unknown", Status: http.StatusConflict, Detail: "Retrying does not help: an operator must settle it."}
 	stale        = problem{Title: "The time to retry this request is over", Status: http.StatusGone}
 	mismatch     = problem{Title: "The key belongs to another request", Status: http.StatusUnprocessableEntity}
-	unavailable  = problem{Title: "The request was not processed", Status: http.StatusServiceUnavailable, retry: true}
+	full         = notProcessed("There is no room for another key now.")
+	shutDown     = notProcessed("The service is shutting down.")
+	busy         = notProcessed("It could not begin in time.")
+	failed       = notProcessed("Another attempt with this key was running, and failed.")
+	unavailable  = notProcessed("The store of the responses is not available.")
 	keyMissing   = problem{Title: "The request has no idempotency key", Status: http.StatusBadRequest}
 	keyMalformed = problem{Title: "The request's idempotency key is not valid", Status: http.StatusBadRequest}
 )
+
+func notProcessed(why string) problem {
+	return problem{Title: "The request was not processed", Status: http.StatusServiceUnavailable, Detail: why, retry: true}
+}
 
 // maxDetail is the most bytes of a rule's error that are sent: the error may
 // quote the body.
@@ -41,13 +51,13 @@ func badKey(err error) *problem {
 	if errors.Is(err, errNoKey) {
 		p = keyMissing
 	}
-	p.Detail = err.Error()
+	p.Detail = strings.ReplaceAll(err.Error(), "idemhttp: ", "") // a client has no use for our name
 	p.Detail = p.Detail[:min(len(p.Detail), maxDetail)]
 	return &p
 }
 
-// refusal is the answer to an executor's error when no handler ran. Whatever is
-// not known here is a store that is full, shut down or out of reach.
+// refusal is the answer to an executor's error when this request's handler did
+// not run. Whatever is not known here is a store that is out of reach.
 func refusal(err error) *problem {
 	switch {
 	case errors.Is(err, idempotent.ErrOutcomeUnknown):
@@ -58,8 +68,21 @@ func refusal(err error) *problem {
 		return &inFlight
 	case errors.Is(err, idempotent.ErrStale):
 		return &stale
+	case errors.Is(err, idempotent.ErrFull):
+		return &full
+	case errors.Is(err, idempotent.ErrShutdown):
+		return &shutDown
+	case errors.Is(err, context.DeadlineExceeded):
+		return &busy
+	case errors.Is(err, errNotKept), isPanic(err):
+		return &failed // the executor shares failures
 	}
 	return &unavailable
+}
+
+func isPanic(err error) bool {
+	_, ok := errors.AsType[*idempotent.PanicError](err)
+	return ok
 }
 
 func (p *problem) write(w http.ResponseWriter) {
