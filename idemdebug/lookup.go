@@ -32,6 +32,7 @@ type look struct {
 	Seen       string // when the result that is shown completed
 	CanForget  bool
 	CanResolve bool
+	Withheld   []string  // what is not offered, and why
 	Late       []lateRow // its late retries
 }
 
@@ -62,7 +63,14 @@ func (p *Page[K, V]) look(v *view, text string, claims []idempotent.Claim[K], no
 		if p.opts.FormatValue != nil {
 			l.Value, l.ShowsValue = p.opts.FormatValue(record.Value), true
 		}
-		l.CanResolve = p.opts.AllowResolve && l.Kind == kind(idempotent.ErrOutcomeUnknown)
+		isUnknown := errors.Is(record.Err, idempotent.ErrOutcomeUnknown)
+		l.CanResolve = p.opts.AllowResolve && isUnknown
+		if isUnknown && !p.opts.AllowResolve {
+			l.Withheld = append(l.Withheld, "Resolve is not offered: the program has not set Options.AllowResolve.")
+		}
+		if !p.opts.AllowForget {
+			l.Withheld = append(l.Withheld, "Forget is not offered: the program has not set Options.AllowForget.")
+		}
 		return l
 	}
 	for _, c := range claims {
@@ -89,37 +97,51 @@ func (p *Page[K, V]) parseKey(text string) (K, error) {
 
 // held is the kept results that are no success.
 type held struct {
-	Rows   []heldRow
-	More   bool
-	Walked int // results looked at
+	Unknown, Failures heldList
+	More              bool
+	Walked            int // results looked at
+}
+
+type heldList struct {
+	Title string
+	Rows  []heldRow
 }
 
 type heldRow struct {
 	Key             keyCell
-	Kind, Error     string
+	Error           string
 	Completed, Ends moment
 	Forever         bool
 }
 
-// held walks all kept results, as far as the page lists what it finds and ctx
-// lasts.
-func (p *Page[K, V]) held(ctx context.Context, v *view, now time.Time) *held {
-	h := new(held)
+func (h *held) Lists() []heldList { return []heldList{h.Unknown, h.Failures} }
+func (h *held) Any() bool         { return len(h.Unknown.Rows)+len(h.Failures.Rows) > 0 }
+
+// held walks all kept results, as long as there is something to find that it
+// would list, and ctx lasts. Unknown outcomes have a list of their own: however
+// many failures are kept, they do not hide what waits for a person.
+func (p *Page[K, V]) held(ctx context.Context, v *view, now sample) *held {
+	h := &held{Unknown: heldList{Title: "Unknown outcomes"}, Failures: heldList{Title: "Kept failures"}}
+	unknowns := min(now.stats.Unknown, mostHeld)
 	for key, record := range p.endpoint.Records() {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || h.More && len(h.Unknown.Rows) >= unknowns {
 			break
 		}
 		h.Walked++
-		if record.Err == nil {
+		list := &h.Failures
+		switch {
+		case record.Err == nil:
+			continue
+		case errors.Is(record.Err, idempotent.ErrOutcomeUnknown):
+			list = &h.Unknown
+		}
+		if len(list.Rows) == mostHeld {
+			h.More = true
 			continue
 		}
-		if len(h.Rows) == mostHeld {
-			h.More = true
-			break
-		}
-		h.Rows = append(h.Rows, heldRow{
-			p.cell(key), kind(record.Err), brief(record.Err.Error()),
-			v.moment(record.CompletedAt, now), v.moment(record.ExpiresAt, now), record.ExpiresAt.IsZero(),
+		list.Rows = append(list.Rows, heldRow{
+			p.cell(key), brief(record.Err.Error()),
+			v.moment(record.CompletedAt, now.at), v.moment(record.ExpiresAt, now.at), record.ExpiresAt.IsZero(),
 		})
 	}
 	return h

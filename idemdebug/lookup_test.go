@@ -50,6 +50,11 @@ func TestLookup(t *testing.T) {
 		require.Contains(t, shows.read("?key=eternal", "lookup"), "Value <>")
 		require.NotContains(t, s.get("?key=unknown"), "<textarea", "nothing is offered that is not allowed")
 		require.NotContains(t, s.get("?key=paid"), `method="post"`)
+		require.Contains(t, s.read("?key=unknown", "lookup"), "Resolve is not offered: the program has not set Options.AllowResolve. "+
+			"Forget is not offered: the program has not set Options.AllowForget.")
+		require.NotContains(t, s.read("?key=paid", "lookup"), "Resolve is", "a success cannot be resolved")
+		allows := open(t, e, options{AllowForget: true, AllowResolve: true})
+		require.NotContains(t, allows.read("?key=unknown", "lookup"), "not offered")
 	})
 }
 
@@ -127,8 +132,7 @@ func TestHeld(t *testing.T) {
 	})
 	t.Run("lists what is no success", func(t *testing.T) {
 		text := s.read("?held=1", "heldback")
-		require.Contains(t, text, "declined kept failure no money")
-		require.Contains(t, text, "unknown outcome unknown idempotent: outcome unknown: no answer")
+		require.Regexp(t, "Unknown outcomes Key .* unknown idempotent: outcome unknown: no answer .*Kept failures Key .* declined no money", text)
 		require.NotContains(t, text, "paid")
 		require.Contains(t, text, "These are all. Results looked at: 3.")
 	})
@@ -137,7 +141,11 @@ func TestHeld(t *testing.T) {
 			_, _, _ = e.Do(ctx, fmt.Sprint(i), fails(idempotent.Permanent(errors.New("no"))))
 		}
 		require.Contains(t, s.read("?held=1", "heldback"), "There are more than these.")
-		require.Equal(t, 100, strings.Count(s.get("?held=1"), `data-label="Window ends"`))
+		require.Equal(t, 101, strings.Count(s.get("?held=1"), `data-label="Window ends"`), "and the unknown outcome beside them")
+	})
+	t.Run("lists an unknown outcome however many failures were kept before it", func(t *testing.T) {
+		_, _, _ = e.Do(ctx, "unknown too", fails(idempotent.Unknown(errors.New("no answer"))))
+		require.Contains(t, s.read("?held=1", "heldback"), "unknown too idempotent: outcome unknown: no answer")
 	})
 }
 

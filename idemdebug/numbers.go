@@ -14,7 +14,7 @@ type number struct {
 	Rate          string // of a counter: per second, in the last minute
 	Chart         chart
 	Highest       string
-	Bad           bool // has gone up recently, and should not
+	Bad           bool // a counter that has gone up recently, or a gauge that is not 0, and should not
 }
 
 func executed(s *idempotent.Stats) uint64 { return s.Executed }
@@ -26,6 +26,8 @@ func refused(s *idempotent.Stats) uint64  { return s.Refused }
 func stale(s *idempotent.Stats) uint64    { return s.Stale }
 func expired(s *idempotent.Stats) uint64  { return s.Expired }
 func evicted(s *idempotent.Stats) uint64  { return s.Evicted }
+
+func unknown(s *idempotent.Stats) int { return s.Unknown }
 
 // calls is all that have ended.
 func calls(s *idempotent.Stats) uint64 {
@@ -66,13 +68,16 @@ func gauges(s series, covers time.Duration) (rows []number) {
 	for _, g := range []struct {
 		name, meaning string
 		of            func(*idempotent.Stats) int
+		bad           bool
 	}{
-		{"Running effects", "keys in flight", func(s *idempotent.Stats) int { return s.InFlight }},
-		{"Waiting calls", "duplicates of a running effect", func(s *idempotent.Stats) int { return s.Waiting }},
-		{"Results kept", "replayed until their window ends", func(s *idempotent.Stats) int { return s.Retained }},
+		{"Running effects", "keys in flight", func(s *idempotent.Stats) int { return s.InFlight }, false},
+		{"Waiting calls", "duplicates of a running effect", func(s *idempotent.Stats) int { return s.Waiting }, false},
+		{"Results kept", "replayed until their window ends", func(s *idempotent.Stats) int { return s.Retained }, false},
+		{"Unknown outcomes", "of those kept; a person must settle them", unknown, true},
 	} {
+		n := g.of(&s.now().stats)
 		row := number{
-			Name: g.name, Meaning: g.meaning, Now: count(g.of(&s.now().stats)),
+			Name: g.name, Meaning: g.meaning, Bad: g.bad && n > 0, Now: count(n),
 			Chart: s.draw(covers, 0, func(i int) float64 { return float64(g.of(&s[i].stats)) }),
 		}
 		row.Highest = count(int(row.Chart.Top))

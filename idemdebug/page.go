@@ -50,7 +50,7 @@ type Options[K comparable, V any] struct {
 	FormatValue func(V) string
 	// ParseValue reads the value that an operator settles an unknown outcome
 	// with. nil means a default for strings, []byte, integers, struct{} and what
-	// reads itself as text.
+	// reads itself as text. For the responses of idemhttp see the example.
 	ParseValue func(string) (V, error)
 
 	// Stale has the late retries to show. nil shows only how many there were.

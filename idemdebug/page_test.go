@@ -177,7 +177,10 @@ func TestRunningEffects(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		require.Regexp(t, "older 1 min slow 1 .* younger 30 s 0 ", s.read("", "running"), "oldest first, with its waiting calls")
 		require.Contains(t, s.read("", "findings"),
-			"1 effect is running for more than 1 min, the oldest for 1 min. 1 call waits for them.")
+			"1 effect has been running for more than 1 min, the oldest for 1 min. 1 call waits for it.")
+		time.Sleep(time.Minute)
+		require.Contains(t, s.read("", "findings"),
+			"2 effects have been running for more than 1 min, the oldest for 2 min. 1 call waits for them.")
 
 		for i := range 60 {
 			defer run(e, fmt.Sprint("many ", i))()
@@ -232,6 +235,20 @@ func TestFindings(t *testing.T) {
 			})
 		})
 	}
+	t.Run("an unknown outcome is pointed out first, until it is settled", func(t *testing.T) {
+		e := newEndpoint(t, idempotent.Options[string, string]{})
+		s := open(t, e, options{})
+		for _, key := range []string{"a", "b"} {
+			_, _, _ = e.Do(ctx, key, fails(idempotent.Unknown(errors.New("no answer"))))
+		}
+		require.Contains(t, s.read("", "findings"), "At a glance 2 outcomes are unknown and a person must settle them: ")
+		require.Contains(t, s.get(""), `<a href="?held=1#heldback">List them</a>.</li>`)
+		require.Contains(t, s.read("", "now"), "Unknown outcomes of those kept; a person must settle them 2 2")
+		require.True(t, e.Resolve("a", "done"))
+		require.Contains(t, s.read("", "findings"), "At a glance 1 outcome is unknown and a person must settle it: ")
+		require.True(t, e.Forget("b"))
+		require.Contains(t, s.read("", "findings"), "Nothing stands out: no unknown outcome, ")
+	})
 	t.Run("few failures and refusals are not", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newEndpoint(t, idempotent.Options[string, string]{})
@@ -261,7 +278,7 @@ func TestNumbers(t *testing.T) {
 			require.Contains(t, text, "Executed effects that left a result 1 0/s 0.07/s")
 			require.Contains(t, text, "Replayed calls that got a kept result 179 0.99/s 1.00/s", "60 calls since the sample 60.5 s ago")
 			require.Contains(t, s.get(""), `aria-label="Replayed: now 0.99/s, highest 1.00/s"`)
-			require.Contains(t, s.read("", "now"), "Charts cover 1 h, now at the right; there are samples of 3 min.")
+			require.Contains(t, s.read("", "now"), "Charts cover 1 h, now at the right; samples so far: 3 min.")
 			require.Contains(t, s.read("", "now"), "Results kept replayed until their window ends 1 1")
 		})
 	})

@@ -32,7 +32,7 @@ type view struct {
 	Live                bool   // the browser loads the page again and again
 	Steady, Lively      string // addresses of this page without that and with it
 
-	Findings []string
+	Findings []finding
 	Claims   []claimRow
 	More     int // claims that are not listed
 	CanParse bool
@@ -142,7 +142,7 @@ func (p *Page[K, V]) view(ctx context.Context, query url.Values) *view {
 		v.Look = p.look(v, v.Query, claims, now.at)
 	}
 	if query.Has("held") {
-		v.Held = p.held(ctx, v, now.at)
+		v.Held = p.held(ctx, v, now)
 	}
 	v.Live = query.Has("live")
 	query.Del("live")
@@ -164,9 +164,18 @@ func (p *Page[K, V]) cell(key K) keyCell {
 // address is where the key with this text is looked up, relative to the page.
 func address(text string) string { return "?" + url.Values{"key": {text}}.Encode() }
 
+// A finding is a sentence on what stands out, and where there is more of it.
+type finding struct{ Text, Link string }
+
 // findings say what stands out, worst first.
-func findings[K comparable](s series, claims []idempotent.Claim[K], slow time.Duration) (found []string) {
+func findings[K comparable](s series, claims []idempotent.Claim[K], slow time.Duration) (found []finding) {
 	now := s.now()
+	say := func(format string, args ...any) { found = append(found, finding{Text: fmt.Sprintf(format, args...)}) }
+	if n := now.stats.Unknown; n > 0 {
+		say("%s unknown and a person must settle %s: each may or may not have happened, its calls get an error, "+
+			"and when its window ends the next one runs the effect again.", are(n, "outcome"), them(n))
+		found[0].Link = "?held=1#heldback"
+	}
 	slowClaims, waiters := 0, 0
 	for _, c := range claims {
 		if now.at.Sub(c.Since) >= slow {
@@ -175,25 +184,27 @@ func findings[K comparable](s series, claims []idempotent.Claim[K], slow time.Du
 		}
 	}
 	if slowClaims > 0 {
-		found = append(found, fmt.Sprintf("%s running for more than %s, the oldest for %s. %s for them.",
-			are(slowClaims, "effect"), age(slow), age(now.at.Sub(claims[0].Since)), plural(waiters, "call")+wait(waiters)))
+		say("%s been running for more than %s, the oldest for %s. %s for %s.",
+			have(slowClaims, "effect"), age(slow), age(now.at.Sub(claims[0].Since)), plural(waiters, "call")+wait(waiters), them(slowClaims))
 	}
 	over := func(of func(*idempotent.Stats) uint64) uint64 { return s.grown(recent, of) }
-	in := " in the last " + age(min(recent, s.span())) + "."
+	in := "in the last " + age(min(recent, s.span())) + "."
 	if n := over(panicked); n > 0 {
-		found = append(found, plural(n, "effect")+" panicked"+in+" What each had done before that is not known.")
+		say("%s panicked %s What each had done before that is not known.", plural(n, "effect"), in)
 	}
 	if n := over(stale); n > 0 {
-		found = append(found, plural(n, "call")+" came after the key's result was gone"+in+" Unless OnStale refused, the effect ran again: see late retries.")
+		say("%s came after the key's result was gone %s Unless OnStale refused, the effect ran again: see late retries.", plural(n, "call"), in)
 	}
 	if n := over(evicted); n > 0 {
-		found = append(found, plural(n, "result")+" had to make room before the window ended"+in+" A retry of such a key runs its effect again.")
+		say("%s had to make room before the window ended %s A retry of such a key runs its effect again.", plural(n, "result"), in)
 	}
 	if n, of := over(failed), over(executed)+over(failed); n*10 > of {
-		found = append(found, fmt.Sprintf("%s of %s failed%s Their callers got the error, and the keys are free to try again.", count(n), plural(of, "effect"), in))
+		say("%s of %s failed %s Their callers got the error, and the keys are free to try again.", count(n), plural(of, "effect"), in)
 	}
 	if n, of := over(refused), over(calls); n*20 > of {
-		found = append(found, fmt.Sprintf("%s of %s got nothing%s The callers' errors say why: full, in flight, another request under the key, or shut down.", count(n), plural(of, "call"), in))
+		say("%s of %s got nothing %s The callers' errors say why: in flight, another request under the key, full, shut down, "+
+			"a key or a window that cannot be, a call that would have waited for itself, a late retry that OnStale refused, "+
+			"or a ctx that ended before the effect began.", count(n), plural(of, "call"), in)
 	}
 	return found
 }
@@ -203,6 +214,20 @@ func are(n int, thing string) string {
 		return "1 " + thing + " is"
 	}
 	return plural(n, thing) + " are"
+}
+
+func have(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing + " has"
+	}
+	return plural(n, thing) + " have"
+}
+
+func them(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
 }
 
 func wait(n int) string {

@@ -61,6 +61,27 @@ func TestPage(t *testing.T) {
 		require.Contains(t, get(b, chromedp.Title()), "payments on ")
 	})
 
+	t.Run("shows two spaces in a key as two, so that what is shown can be looked up", func(t *testing.T) {
+		b := b.in(t)
+		b.open(s.url+unknown, wide, "light")
+		shown := b.text(`#heldback ~ .wide a[href*="order-1"]`)
+		require.Equal(t, unscoped, shown)
+		b.open(s.url, wide, "light")
+		b.tabTo("key")
+		b.do(chromedp.KeyEvent(shown+"\r"), chromedp.WaitVisible(chromedp.CSS(".card")))
+		require.Equal(t, unscoped, b.text(".card h3"))
+		require.Contains(t, b.text(".card"), "kept failure")
+	})
+
+	t.Run("leads from the glance to the unknown outcomes", func(t *testing.T) {
+		b := b.in(t)
+		b.open(s.url, wide, "light")
+		require.Contains(t, b.text(".findings li"), "1 outcome is unknown and a person must settle it")
+		b.do(chromedp.Click(chromedp.CSS(".findings a")), chromedp.WaitVisible(chromedp.CSS(`[aria-label="Unknown outcomes"]`)))
+		b.do(chromedp.Click(chromedp.CSS(`[aria-label="Unknown outcomes"] a`)), chromedp.WaitVisible(chromedp.CSS("#value")))
+		require.Equal(t, "pay_unknown", b.text(".card h3"))
+	})
+
 	for name, width := range map[string]int64{"wide": wide, "narrow": narrow} {
 		t.Run("speaks to a screen reader, "+name, func(t *testing.T) {
 			b := b.in(t)
@@ -74,11 +95,11 @@ func TestPage(t *testing.T) {
 					require.NotEmpty(t, said(node.Name), "a %s without a name", role)
 				}
 			}
-			require.Equal(t, 12, seen["image"], "a chart for each number")
+			require.Equal(t, 13, seen["image"], "a chart for each number")
 			require.Equal(t, 1, seen["main"])
 			require.Equal(t, 2, seen["checkbox"])
-			require.Equal(t, 5, seen["table"], "tables stay tables, however they are laid out: %v", seen)
-			require.GreaterOrEqual(t, seen["rowheader"], 12)
+			require.Equal(t, 6, seen["table"], "tables stay tables, however they are laid out: %v", seen)
+			require.GreaterOrEqual(t, seen["rowheader"], 13)
 		})
 	}
 

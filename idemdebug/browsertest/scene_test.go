@@ -22,6 +22,9 @@ import (
 // hostile is a key that would be markup if it were not escaped.
 const hostile = `"><script>document.title='pwned'</script><img src=x onerror=alert(1)>`
 
+// unscoped is a key as idemhttp makes it when there is no scope.
+const unscoped = "key  order-1"
+
 // scene is an endpoint on a bad night, and its page.
 type scene struct {
 	*idempotent.Endpoint[string, string]
@@ -93,6 +96,7 @@ func (s scene) play(t *testing.T) {
 	_, _, _ = s.Do(ctx, "pay_unknown", fail(idempotent.Unknown(errors.New("bank: no answer within 30s"))))
 	_, _, _ = s.Do(ctx, "pay_declined", fail(idempotent.Permanent(errors.New("card declined"))))
 	_, _, _ = s.Handle(ctx, idempotent.Request[string]{Key: "pay_done", Fingerprint: "sha256:9f86d081884c7d65"}, ok(`{"status":"paid","amount":4200}`))
+	_, _, _ = s.Do(ctx, unscoped, fail(idempotent.Permanent(errors.New("no such account"))))
 	_, _, _ = s.Do(ctx, "line\nbreak", ok("a key with a line break"))
 	require.Equal(t, 3, s.Stats().InFlight)
 }
