@@ -84,6 +84,9 @@ func (w *world) compareStats() {
 	for _, cell := range w.cells {
 		if cell.kept != nil {
 			w.stats.Retained++
+			if errors.Is(cell.kept.err, ErrOutcomeUnknown) {
+				w.stats.Unknown++
+			}
 		}
 		if cell.holder != nil {
 			w.fault("key %v is still held by call %d", cell, cell.holder.id)

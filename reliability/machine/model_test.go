@@ -354,6 +354,9 @@ func (m *model) statsNow() idempotent.Stats {
 		}
 		if k.result != nil {
 			s.Retained++
+			if errors.Is(k.result.err, idempotent.ErrOutcomeUnknown) {
+				s.Unknown++
+			}
 		}
 		s.Waiting += len(k.line)
 	}
