@@ -28,7 +28,8 @@ func TestNoOrderIsChargedTwice(t *testing.T) {
 	require.Zero(t, code, out+errs)
 	require.Contains(t, out, "PASS: 8 orders, each charged 1 time")
 	rows := strings.Split(strings.TrimSpace(out), "\n")
-	require.Len(t, rows, 10)
+	require.Len(t, rows, 11)
+	require.Contains(t, rows[9], "sent once more after its receipt, on purpose")
 	for _, row := range rows[1:9] {
 		require.Regexp(t, ` 1$`, row)
 		if strings.Contains(row, "after the charge") || strings.Contains(row, "during the charge") {

@@ -2,14 +2,21 @@
 // running effects end and saves the kept results to a file; at its start it
 // takes them back, each for what is left of its window.
 //
-//	go run ./examples/restart -addr localhost:8080 &
-//	curl -X POST localhost:8080/payments/order-1 # charges
-//	kill -TERM %1; go run ./examples/restart -addr localhost:8080 &
-//	curl -X POST localhost:8080/payments/order-1 # the same receipt, replayed
+//	go build -o restart.out ./examples/restart    # go run would stand between it and the signal
+//	./restart.out &                               # wait for "serving on"
+//	curl -X POST localhost:8080/payments/order-1  # charges
+//	kill -TERM %1; wait                           # "1 results saved"
+//	./restart.out &                               # wait for "1 results restored; serving on"
+//	curl -X POST localhost:8080/payments/order-1  # the same receipt, replayed
+//	kill -TERM %1; wait
 //
-// What it does not survive is a crash: results that were made after the last
-// save are gone, and a retry of such a key runs its effect again. Where that
-// must not be, the effect and its record belong in one transaction (idemsql).
+// Charges are lines in ledger.out, results are kept in results.out, both where it
+// is started; delete them to begin anew.
+//
+// What it does not survive is a crash: results are saved only at SIGTERM (or
+// SIGINT), those made since the start are gone, and a retry of such a key runs
+// its effect again. Where that must not be, the effect and its record belong in
+// one transaction (idemsql).
 package main
 
 import (
@@ -61,8 +68,8 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	flags := flag.NewFlagSet("restart", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.StringVar(&s.addr, "addr", "localhost:8080", "address to serve on")
-	flags.StringVar(&s.ledger, "ledger", "ledger.txt", "file that gets a line for each charge")
-	flags.StringVar(&s.snapshot, "snapshot", "results.snapshot", "file that the results are kept in between two runs")
+	flags.StringVar(&s.ledger, "ledger", "ledger.out", "file that gets a line for each charge")
+	flags.StringVar(&s.snapshot, "snapshot", "results.out", "file that the results are kept in between two runs")
 	flags.DurationVar(&s.grace, "grace", 20*time.Second, "time for running effects to end after SIGTERM")
 	flags.DurationVar(&s.takes, "takes", 0, "time that a charge takes")
 	flags.DurationVar(&s.window, "window", 24*time.Hour, "time that a result is kept for")

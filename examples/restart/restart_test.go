@@ -93,7 +93,7 @@ func (c *child) end() (rest string, exit int) {
 func (c *child) signal(s os.Signal) { require.NoError(c.t, c.command.Process.Signal(s)) }
 
 func ledger(t *testing.T, folder string) string {
-	text, err := os.ReadFile(filepath.Join(folder, "ledger.txt"))
+	text, err := os.ReadFile(filepath.Join(folder, "ledger.out"))
 	if errors.Is(err, os.ErrNotExist) {
 		return ""
 	}
@@ -160,7 +160,7 @@ func TestRestart(t *testing.T) {
 		first.pay("order-1")
 		first.signal(syscall.SIGTERM)
 		first.end()
-		path := filepath.Join(folder, "results.snapshot")
+		path := filepath.Join(folder, "results.out")
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		altered := strings.Replace(string(text), "order-1", "order-2", 1)
@@ -169,7 +169,7 @@ func TestRestart(t *testing.T) {
 		second := start(t, folder)
 		_, exit := second.end()
 		require.Equal(t, 1, exit)
-		require.Contains(t, second.greeted, `restart: restoring "results.snapshot": the snapshot is damaged`)
+		require.Contains(t, second.greeted, `restart: restoring "results.out": the snapshot is damaged`)
 		left, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, altered, string(left))
@@ -291,6 +291,6 @@ func TestSnapshot(t *testing.T) {
 		require.NoError(t, err)
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Regexp(t, regexp.MustCompile(`"Key":"\\"declined\\"".*"Failure":"permanent","Error":"\\"no money\\""`), string(text))
+		require.Regexp(t, regexp.MustCompile(`"Key":"\\"declined\\"".*"error":"no money","mark":"permanent"`), string(text))
 	})
 }

@@ -14,34 +14,24 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/idempotent-go/idempotent"
 )
 
 // A snapshot is a heading, a line of JSON for each result, and a line with the
 // SHA-256 of everything before it.
-const heading = "idempotent snapshot 1\n"
+const heading = "idempotent snapshot 2\n"
 
 // errDamaged is matched by the errors for a file that is not what was saved.
 var errDamaged = errors.New("the snapshot is damaged: move it away to start without it, and its keys' effects may run again")
 
-// saved is a result as a line of a snapshot.
+// saved is a result as a line of a snapshot. A fingerprint may be the bytes of a
+// digest, which the record's own JSON would change.
 type saved[V any] struct {
 	Key         exact
-	Value       V
-	Failure     string `json:",omitempty"` // permanent or unknown; "" = a success
-	Error       exact  `json:",omitempty"` // the failure's text
-	Fingerprint exact  `json:",omitempty"`
-	CompletedAt time.Time
-	ExpiresAt   time.Time `json:",omitzero"` // zero = never
+	Fingerprint exact `json:",omitempty"`
+	Record      idempotent.Record[V]
 }
-
-const (
-	permanent = "permanent"
-	unknown   = "unknown"
-)
 
 // exact is a string that JSON gives back byte by byte: of one that is no UTF-8
 // it would make another key.
@@ -93,28 +83,15 @@ func write[V any](file io.Writer, records iter.Seq2[string, idempotent.Record[V]
 	}
 	lines := json.NewEncoder(both)
 	for key, r := range records {
-		if err := lines.Encode(line(key, r)); err != nil {
+		line := saved[V]{exact(key), exact(r.Fingerprint), r}
+		line.Record.Fingerprint = ""
+		if err := lines.Encode(line); err != nil {
 			return 0, fmt.Errorf("key %q: %w", key, err)
 		}
 		n++
 	}
 	fmt.Fprintf(buffered, "sha256 %x\n", sum.Sum(nil))
 	return n, buffered.Flush()
-}
-
-func line[V any](key string, r idempotent.Record[V]) saved[V] {
-	s := saved[V]{
-		Key: exact(key), Value: r.Value, Fingerprint: exact(r.Fingerprint),
-		CompletedAt: r.CompletedAt, ExpiresAt: r.ExpiresAt,
-	}
-	switch {
-	case errors.Is(r.Err, idempotent.ErrOutcomeUnknown):
-		s.Failure = unknown
-		s.Error = exact(strings.TrimPrefix(r.Err.Error(), idempotent.ErrOutcomeUnknown.Error()+": "))
-	case r.Err != nil:
-		s.Failure, s.Error = permanent, exact(r.Err.Error())
-	}
-	return s
 }
 
 // syncFolder makes a rename in the folder last.
@@ -143,7 +120,8 @@ func restore[V any](path string, e *idempotent.Endpoint[string, V]) (int, error)
 	}
 	return e.Restore(func(yield func(string, idempotent.Record[V]) bool) {
 		for _, r := range results {
-			if !yield(string(r.Key), r.record()) {
+			r.Record.Fingerprint = string(r.Fingerprint)
+			if !yield(string(r.Key), r.Record) {
 				return
 			}
 		}
@@ -175,18 +153,4 @@ func read[V any](text []byte) (results []saved[V], err error) {
 		results = append(results, r)
 	}
 	return results, nil
-}
-
-// record is the result as it was. Of an error only the text and the kind are left.
-func (s saved[V]) record() idempotent.Record[V] {
-	r := idempotent.Record[V]{
-		Value: s.Value, Fingerprint: string(s.Fingerprint), CompletedAt: s.CompletedAt, ExpiresAt: s.ExpiresAt,
-	}
-	switch s.Failure {
-	case unknown:
-		r.Err = idempotent.Unknown(errors.New(string(s.Error)))
-	case permanent:
-		r.Err = idempotent.Permanent(errors.New(string(s.Error)))
-	}
-	return r
 }

@@ -56,6 +56,7 @@ func TestProgram(t *testing.T) {
 	require.Contains(t, out, "PASS: ")
 	require.Regexp(t, `[1-9]\d* stale`, out, "the late delivery is recognised")
 	require.Regexp(t, `[1-9]\d* dropped as not newer`, out)
+	require.Contains(t, out, "\"not newer\": its effect ran, and left the state to a newer event")
 	require.Equal(t, sum(column(t, out, 8)), sum(column(t, out, 7))+sum(column(t, out, 6))+sum(column(t, out, 5))+sum(column(t, out, 4))+sum(column(t, out, 3)),
 		"each delivery has one verdict: %s", out)
 }

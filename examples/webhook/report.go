@@ -39,6 +39,7 @@ func report(out io.Writer, events []*event, p *producer, rec *receiver) (passed 
 		}
 	}
 	table.Flush()
+	fmt.Fprintln(out, "STATE is what an event did to its resource. \"not newer\": its effect ran, and left the state to a newer event that came before it.")
 
 	s, q := rec.endpoint.Stats(), rec.guard.Stats()
 	fmt.Fprintf(out, "\nendpoint: %d executed, %d failed, %d replayed, %d shared, %d refused, %d stale, %d expired, %d retained\n",
