@@ -126,29 +126,49 @@ func (e *Endpoint[K, V]) arrive(in call[K, V]) (V, Verdict, error) {
 
 // follow waits for the attempt that was running when this call came.
 func (e *Endpoint[K, V]) follow(in *call[K, V], w *waiter[K, V]) (V, Verdict, error) {
+	gone := false
+	defer func() {
+		if !gone {
+			e.abandon(in, w) // a method of ctx has panicked
+		}
+	}()
 	e.step(in.ctx, "wait")
 	select {
 	case <-w.ready:
 	case <-in.ctx.Done():
+		dead := contextError(in.ctx)
 		e.step(in.ctx, "leave")
 		if in.shard.leave(w) {
-			return e.refuse(in.refusal(ErrInFlight, contextError(in.ctx)))
+			gone = true
+			return e.refuse(in.refusal(ErrInFlight, dead))
 		}
 		// The attempt ended first: w has its outcome, or the claim.
 		<-w.ready
 	}
+	dead := contextError(in.ctx)
+	gone = true
 	switch {
 	case w.err != nil:
 		return e.refuse(w.err)
 	case w.end != nil:
 		return e.hand(*w.end, Shared)
-	}
-	if dead := contextError(in.ctx); dead != nil {
+	case dead != nil:
 		e.giveUp(in, w.claim)
 		var zero V
 		return zero, Refused, in.refusal(ErrInFlight, dead)
 	}
 	return e.lead(in, w.claim)
+}
+
+// abandon refuses a call that waits no more and will not return.
+func (e *Endpoint[K, V]) abandon(in *call[K, V], w *waiter[K, V]) {
+	if !in.shard.leave(w) {
+		if <-w.ready; w.claim != nil {
+			e.giveUp(in, w.claim)
+			return
+		}
+	}
+	e.tally(refused)
 }
 
 // lead runs the call that holds claim c.
@@ -166,14 +186,18 @@ func (e *Endpoint[K, V]) lead(in *call[K, V], c *claim[K, V]) (V, Verdict, error
 }
 
 // admit does what comes between the claim and its effect: it asks OnStale and
-// waits for a slot. If that refuses, or the hook does not return, the claim is
-// given up and the call counts as refused.
+// waits for a slot. If that refuses, or the caller's code in it does not return,
+// slot and claim are given up and the call counts as refused.
 func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V]) error {
-	admitted := false
+	admitted, holding := false, false
 	defer func() {
-		if !admitted {
-			e.giveUp(in, c)
+		if admitted {
+			return
 		}
+		if holding {
+			e.slots.give(&c.line.Load().node)
+		}
+		e.giveUp(in, c)
 	}()
 	completed, stale := e.stale.recall(c.key)
 	if stale && e.opts.OnStale != nil {
@@ -187,12 +211,10 @@ func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V]) error {
 		if err := e.slots.take(in.ctx, &c.line.Load().node, in.req.NoWait); err != nil {
 			return in.refusal(err, nil)
 		}
+		holding = true
 	}
 	// The hook and the wait for a slot took as long as they took.
 	if err := e.mayStart(in); err != nil {
-		if e.slots != nil {
-			e.slots.give(&c.line.Load().node)
-		}
 		return err
 	}
 	admitted = true
@@ -224,13 +246,13 @@ func (e *Endpoint[K, V]) run(in *call[K, V], c *claim[K, V], tell func(outcome[V
 	returned := false
 	defer func() {
 		var thrown any
-		if !returned {
-			// Recover only where somebody is to be told the value: left alone, a
-			// panic goes on with its own trace.
-			if e.opts.ShareFailure || e.opts.HoldPanics || tell != nil {
-				thrown = recover()
-			}
+		switch {
+		case returned:
+		case e.opts.ShareFailure || e.opts.HoldPanics || tell != nil:
+			thrown = recover()
 			end = e.thrown(thrown)
+		default: // nobody is to be told the value: left alone, a panic keeps its trace
+			end = outcome[V]{panicked: true}
 		}
 		e.settle(in, c, end)
 		switch {

@@ -73,8 +73,8 @@ type Options[K comparable, V any] struct {
 	// at completedAt plus its window, or was evicted. An error refuses the call
 	// and the key stays stale; ErrStale is there for it. It is called inside the
 	// claim (duplicates wait meanwhile) and outside every lock, on the caller's
-	// goroutine, with the caller's ctx. A panic in it gives the claim up and goes
-	// on to the caller.
+	// goroutine, with the caller's ctx, to which the key is added ([Key]). A panic
+	// in it gives the claim up and goes on to the caller.
 	OnStale func(ctx context.Context, key K, completedAt time.Time) error
 
 	// Clone copies a kept value for each caller who is handed it, the one that

@@ -54,7 +54,8 @@ var (
 	ErrDeadlock = errors.New("idempotent: the call would wait for itself")
 	// ErrStale: for [Options].OnStale to return. The endpoint itself never does.
 	ErrStale = errors.New("idempotent: the key's window has ended")
-	// ErrOutcomeUnknown: the effect may or may not have happened. See [Unknown].
+	// ErrOutcomeUnknown: the effect may or may not have happened. See [Unknown]. An
+	// effect that returns this error itself holds its key as Unknown does.
 	ErrOutcomeUnknown = errors.New("idempotent: outcome unknown")
 	// ErrShutdown: [Endpoint.Shutdown] was called and the key has no kept result.
 	ErrShutdown = errors.New("idempotent: shut down")

@@ -3,6 +3,7 @@ package idempotent
 import (
 	"container/heap"
 	"maps"
+	"slices"
 )
 
 // shelf keeps the results that the ledger cannot: kept failures, and successes
@@ -13,24 +14,24 @@ type shelf[K comparable, V any] struct {
 	most    int         // byKey's greatest size since it was made
 	unknown int         // results whose outcome is unknown
 	byEnd   queue[K, V] // first the one that ends first
-	byOrder queue[K, V] // first the one that completed first; empty unless EvictOldest
+	byAge   queue[K, V] // first the one that completed first
 }
 
 type shelved[K comparable, V any] struct {
 	key K
 	kept[V]
-	inEnds, inOrder int // places in the queues
+	byEnd, byAge int // places in the queues
 }
 
 func (s *shelf[K, V]) init() {
 	s.byKey = make(map[K]*shelved[K, V])
 	s.byEnd = queue[K, V]{
 		less:  func(a, b *shelved[K, V]) bool { return a.ends < b.ends },
-		place: func(r *shelved[K, V]) *int { return &r.inEnds },
+		place: func(r *shelved[K, V]) *int { return &r.byEnd },
 	}
-	s.byOrder = queue[K, V]{
-		less:  func(a, b *shelved[K, V]) bool { return a.order < b.order },
-		place: func(r *shelved[K, V]) *int { return &r.inOrder },
+	s.byAge = queue[K, V]{
+		less:  func(a, b *shelved[K, V]) bool { return a.age().before(b.age()) },
+		place: func(r *shelved[K, V]) *int { return &r.byAge },
 	}
 }
 
@@ -42,26 +43,23 @@ func (s *shelf[K, V]) add(key K, k kept[V]) {
 		s.unknown++
 	}
 	heap.Push(&s.byEnd, r)
-	if r.order != 0 {
-		heap.Push(&s.byOrder, r)
-	}
+	heap.Push(&s.byAge, r)
 }
 
 // drop lets a result go. Go's maps do not shrink: one that has been much larger
-// is made anew.
+// is made anew, and the queues with it.
 func (s *shelf[K, V]) drop(r *shelved[K, V]) {
 	if r.unknown {
 		s.unknown--
 	}
-	heap.Remove(&s.byEnd, r.inEnds)
-	if r.order != 0 {
-		heap.Remove(&s.byOrder, r.inOrder)
-	}
+	heap.Remove(&s.byEnd, r.byEnd)
+	heap.Remove(&s.byAge, r.byAge)
 	delete(s.byKey, r.key)
 	if s.most > 1024 && len(s.byKey) < s.most/8 {
 		smaller := make(map[K]*shelved[K, V], len(s.byKey))
 		maps.Copy(smaller, s.byKey)
 		s.byKey, s.most = smaller, len(smaller)
+		s.byEnd.items, s.byAge.items = slices.Clone(s.byEnd.items), slices.Clone(s.byAge.items)
 	}
 }
 

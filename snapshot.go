@@ -39,6 +39,13 @@ const (
 	markUnknown   = "unknown"
 )
 
+// restoredUnknown is an unknown outcome that has crossed JSON: its text alone
+// would not match.
+type restoredUnknown string
+
+func (e restoredUnknown) Error() string        { return string(e) }
+func (e restoredUnknown) Is(target error) bool { return target == ErrOutcomeUnknown }
+
 // MarshalJSON writes the record with what its error says and how it is marked.
 func (r Record[V]) MarshalJSON() ([]byte, error) {
 	form := recordJSON[V]{Value: r.Value, Fingerprint: r.Fingerprint, CompletedAt: r.CompletedAt}
@@ -48,8 +55,8 @@ func (r Record[V]) MarshalJSON() ([]byte, error) {
 	if r.Err != nil {
 		form.Err, form.Mark = r.Err.Error(), markPermanent
 	}
-	if unknown := (*unknownError)(nil); errors.As(r.Err, &unknown) {
-		form.Err, form.Mark = unknown.error.Error(), markUnknown // its own text comes back with the mark
+	if errors.Is(r.Err, ErrOutcomeUnknown) {
+		form.Mark = markUnknown
 	}
 	return json.Marshal(form)
 }
@@ -69,7 +76,7 @@ func (r *Record[V]) UnmarshalJSON(data []byte) error {
 	case markPermanent:
 		record.Err = Permanent(errors.New(form.Err))
 	case markUnknown:
-		record.Err = Unknown(errors.New(form.Err))
+		record.Err = restoredUnknown(form.Err)
 	case "":
 		if form.Err != "" {
 			return fmt.Errorf("idempotent: record: an error (%q) without a mark", form.Err)
@@ -160,7 +167,7 @@ func (h *recordHeap[K, V]) Pop() any {
 
 // Restore takes records back whose window still runs, with the end they had, and
 // says how many. It skips invalid keys and those that are held, and stops at
-// Capacity. Records in the order of completion take the least memory. The window's end comes across a restart by the wall clock, the only
+// Capacity. Records in the order of completion take the least memory. A window's end comes across a restart by the wall clock, the only
 // clock that can; within one process by the monotonic one.
 func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
 	for key, record := range records {
@@ -176,9 +183,6 @@ func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
 		}
 		if !record.ExpiresAt.IsZero() {
 			k.ends = after(now, record.ExpiresAt.Sub(wall))
-		}
-		if e.opts.EvictOldest {
-			k.order = k.completed - never/2 // before all that complete here
 		}
 		if k.ends <= now {
 			continue

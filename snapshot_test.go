@@ -3,6 +3,7 @@ package idempotent_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,17 @@ func TestRecordCrossesJSON(t *testing.T) {
 		back := there(t, there(t, r))
 		require.EqualError(t, back.Err, r.Err.Error())
 		require.ErrorIs(t, back.Err, idempotent.ErrOutcomeUnknown)
+	})
+	t.Run("an error around it keeps its text and the mark", func(t *testing.T) {
+		for _, err := range []error{
+			fmt.Errorf("charging card 42: %w", idempotent.Unknown(errBoom)),
+			fmt.Errorf("charge: %w", idempotent.ErrOutcomeUnknown),
+			errors.Join(errBoom, idempotent.Unknown(errBoom)),
+		} {
+			back := there(t, idempotent.Record[[]byte]{Err: err, CompletedAt: at})
+			require.EqualError(t, back.Err, err.Error())
+			require.ErrorIs(t, back.Err, idempotent.ErrOutcomeUnknown)
+		}
 	})
 	t.Run("a form that nobody wrote is refused, and changes nothing", func(t *testing.T) {
 		for _, data := range []string{

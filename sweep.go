@@ -12,9 +12,9 @@ const (
 	// margin is how long before a result ends its readers begin to look at the
 	// clock, and how late the timer may be without being noticed.
 	margin = 250 * time.Millisecond
-	// pause is the least time between two sweeps: results that end one after
+	// sweepPause is the least time between two sweeps: results that end one after
 	// another go in groups.
-	pause = 50 * time.Millisecond
+	sweepPause = 50 * time.Millisecond
 )
 
 // timing tells whether a result has ended, on most calls without a look at the
@@ -30,7 +30,6 @@ type timing struct {
 	clock
 	window  time.Duration
 	horizon atomic.Int64 // never, while the timer is not armed
-	young   atomic.Int64 // horizon - window: what completed at it or later has not ended
 
 	mu    sync.Mutex
 	timer *time.Timer // made when first armed
@@ -39,26 +38,21 @@ type timing struct {
 
 func (t *timing) init(window time.Duration, ring func()) {
 	t.clock, t.window, t.ring = clock{time.Now()}, window, ring
-	t.set(never)
-}
-
-// set moves the horizon. It does not overflow: never is the greatest of each.
-func (t *timing) set(horizon int64) {
-	t.horizon.Store(horizon)
-	t.young.Store(horizon - int64(t.window))
+	t.horizon.Store(never)
 }
 
 // ended reports whether a result with the common window has ended. The clock is
 // looked at last: the answer is right for a moment of this call.
 func (t *timing) ended(completed int64) bool {
-	return completed < t.young.Load() && after(completed, t.window) <= t.now()
+	// Neither side overflows: never is the greatest horizon and window.
+	return completed < t.horizon.Load()-int64(t.window) && after(completed, t.window) <= t.now()
 }
 
 // look returns the present, and sees to it that horizon is not before it.
 func (t *timing) look() int64 {
 	now := t.now()
-	if now >= t.horizon.Load() {
-		t.set(never)
+	if horizon := t.horizon.Load(); now >= horizon {
+		t.horizon.CompareAndSwap(horizon, never) // unless expect has just moved it
 	}
 	return now
 }
@@ -69,8 +63,8 @@ func (t *timing) expect(now, ends int64) {
 		return
 	}
 	ring := ends - int64(margin)
-	if ring < now+int64(pause) {
-		ring = max(ends, now+int64(pause)) // its readers look at the clock already
+	if ring < now+int64(sweepPause) {
+		ring = max(ends, now+int64(sweepPause)) // its readers look at the clock already
 	}
 	if ring+int64(margin) >= t.horizon.Load() {
 		return // it rings before
@@ -80,7 +74,7 @@ func (t *timing) expect(now, ends int64) {
 	if ring+int64(margin) >= t.horizon.Load() {
 		return
 	}
-	t.set(ring + int64(margin))
+	t.horizon.Store(ring + int64(margin))
 	wait := time.Duration(ring - t.look()) // now may be long ago: look again
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.ring)
@@ -103,7 +97,7 @@ func weakly[T any](e *T, f func(*T)) func() {
 // for the next.
 func (e *Endpoint[K, V]) sweep() {
 	// Before the results are looked at: what is kept from here on arms it itself.
-	e.timing.set(never)
+	e.timing.horizon.Store(never)
 	e.expire()
 	for i := range e.shards {
 		s := &e.shards[i]
@@ -194,11 +188,11 @@ func (e *Endpoint[K, V]) makeRoom(now int64) bool {
 	for i := range e.shards {
 		s := &e.shards[i]
 		gone += s.results.expireSome(now, turn, &none)
-		if s.results.oldest() < oldest.results.oldest() {
+		if s.results.oldest().before(oldest.results.oldest()) {
 			oldest = s
 		}
 	}
-	if gone == 0 && oldest.results.oldest() < never {
+	if gone == 0 && e.opts.EvictOldest && oldest.results.len() > 0 {
 		oldest.results.evictOldest()
 		gone++
 	}

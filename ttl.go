@@ -45,7 +45,16 @@ type kept[V any] struct {
 	unknown         bool // err leaves open what happened: Resolve may settle it
 	fingerprint     string
 	completed, ends int64
-	order           int64 // of completion over all shards; 0 unless EvictOldest
+	order           int64 // among those that completed at one instant; 0 unless EvictOldest
+}
+
+// age is the place of a result in the order of completion, over all shards.
+type age struct{ completed, order int64 }
+
+func (k *kept[V]) age() age { return age{k.completed, k.order} }
+
+func (a age) before(b age) bool {
+	return a.completed < b.completed || a.completed == b.completed && a.order < b.order
 }
 
 // results are a shard's kept results: the common ones in the ledger, which is
@@ -173,24 +182,21 @@ func (r *results[K, V]) earliest() int64 {
 	return next
 }
 
-// oldest is the order of the result that completed first; never if there is none
-// or nothing is evicted here.
-func (r *results[K, V]) oldest() int64 {
-	order := int64(never)
+// oldest is the age of the result that completed first, or of none.
+func (r *results[K, V]) oldest() age {
+	oldest := age{never, never}
 	if b, i, ok := r.ledger.first(); ok {
-		if n := b.more(i).order; n != 0 {
-			order = n
-		}
+		oldest = age{b.slots[i].completed, b.more(i).order}
 	}
-	if s := r.shelf.byOrder.first(); s != nil {
-		order = min(order, s.order)
+	if s := r.shelf.byAge.first(); s != nil && s.age().before(oldest) {
+		oldest = s.age()
 	}
-	return order
+	return oldest
 }
 
 // evictOldest lets the result go that completed first. There must be one.
 func (r *results[K, V]) evictOldest() {
-	if s := r.shelf.byOrder.first(); s != nil && s.order == r.oldest() {
+	if s := r.shelf.byAge.first(); s != nil && s.age() == r.oldest() {
 		r.shelf.drop(s)
 		r.bury(s.key, s.completed, &r.evicted)
 		return
@@ -200,7 +206,7 @@ func (r *results[K, V]) evictOldest() {
 	f, _ := r.ledger.get(s.key, r.hash(s.key))
 	f.word.Store(goneWord)
 	r.ledger.pop()
-	if r.ledger.head-r.ledger.clean >= 8 {
+	if dead := int(r.ledger.head - r.ledger.clean); dead >= 8 || 2*dead > r.ledger.live {
 		r.ledger.tidy()
 	}
 	r.bury(s.key, s.completed, &r.evicted)

@@ -17,8 +17,9 @@ import (
 //
 // Only calls made inside effects, and claims that find no free slot, come here.
 
-// waits guards every edge and every node's place in a slot's queue. It may be
-// taken under a shard's lock, never the other way round.
+// waits guards every edge and every node's place in a slot's queue, of all
+// endpoints: an effect of one may call another. It may be taken under shards'
+// locks, never the other way round.
 var waits sync.Mutex
 
 // node is a claim in the graph. It outlives the attempts that the claim is
@@ -66,7 +67,7 @@ func connect(c caller, to *node) (*edge, bool) {
 		from.slots.callers[from] = struct{}{} // before the search, which may come to from's slot
 	}
 	e := &edge{from, to}
-	if to.stuck(search{from: onPath}) {
+	if to.stuck(from) {
 		e.remove()
 		return nil, false
 	}
@@ -107,48 +108,61 @@ func (n *node) disconnect() {
 	}
 }
 
-// search is what a search for a circle knows of the nodes it has met.
-type search map[*node]mark
-
-type mark uint8
-
-const (
-	onPath mark = iota + 1
-	free        // not stuck
-)
-
-// stuck reports whether n cannot end before the nodes on the path do. waits must
-// be held. A node met again on the path counts as stuck, which makes the answer
-// the greatest fixed point: a set of nodes that only wait for each other is
-// stuck, also where "any holder of a slot" would let one go. For the same reason
-// "not stuck" holds for the whole search, and "stuck" only on its path.
-func (n *node) stuck(met search) bool {
-	switch met[n] {
-	case onPath:
-		return true
-	case free:
-		return false
+// stuck reports whether n cannot end before from does. waits must be held. It
+// begins with all that n leads to taken for stuck, and frees what can end, until
+// nothing more can: what is left only waits for itself, also where "any holder of
+// a slot" would let one go. Every edge is looked at a bounded number of times.
+func (n *node) stuck(from *node) bool {
+	waitsFor := map[*node]int{}    // how much each node met must see end before it can
+	usedBy := map[*node][]*node{}  // who waits for a node to end
+	queues := map[*slots][]*node{} // who waits for any holder of a slot
+	var ends []*node
+	for todo := []*node{n}; len(todo) > 0; {
+		m := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if _, met := waitsFor[m]; met || m == from {
+			continue
+		}
+		switch {
+		case m.queued && len(m.slots.callers) == m.slots.most:
+			if queues[m.slots] == nil {
+				for holder := range m.slots.callers {
+					todo = append(todo, holder)
+				}
+			}
+			queues[m.slots] = append(queues[m.slots], m)
+			waitsFor[m] = 1
+		case !m.queued && len(m.calls) > 0:
+			for _, call := range m.calls {
+				usedBy[call.to] = append(usedBy[call.to], m)
+				todo = append(todo, call.to)
+			}
+			waitsFor[m] = len(m.calls)
+		default:
+			waitsFor[m] = 0
+			ends = append(ends, m)
+		}
 	}
-	met[n] = onPath
-	if n.waitsForStuck(met) {
-		delete(met, n)
-		return true
-	}
-	met[n] = free
-	return false
-}
-
-func (n *node) waitsForStuck(met search) bool {
-	if n.queued {
-		stuck := 0
-		for holder := range n.slots.callers {
-			if holder.stuck(met) {
-				stuck++
+	for len(ends) > 0 {
+		m := ends[len(ends)-1]
+		ends = ends[:len(ends)-1]
+		for _, w := range usedBy[m] {
+			if waitsFor[w]--; waitsFor[w] == 0 {
+				ends = append(ends, w)
 			}
 		}
-		return stuck == n.slots.most
+		if m.slots == nil {
+			continue
+		}
+		if _, holds := m.slots.callers[m]; holds {
+			for _, w := range queues[m.slots] {
+				waitsFor[w] = 0
+				ends = append(ends, w)
+			}
+			delete(queues, m.slots)
+		}
 	}
-	return slices.ContainsFunc(n.calls, func(call *edge) bool { return call.to.stuck(met) })
+	return n == from || waitsFor[n] > 0
 }
 
 // slots bounds the effects that run at one time.
@@ -156,36 +170,54 @@ type slots struct {
 	*semaphore.Weighted
 	most    int
 	callers map[*node]struct{} // holders whose effects are inside calls; guarded by waits
+	open    context.Context    // ends when no effect may start any more
+	close   context.CancelFunc
 }
 
 func newSlots(most int) *slots {
-	return &slots{semaphore.NewWeighted(int64(most)), most, make(map[*node]struct{})}
+	s := &slots{Weighted: semaphore.NewWeighted(int64(most)), most: most, callers: make(map[*node]struct{})}
+	s.open, s.close = context.WithCancel(context.Background())
+	return s
 }
 
-// take waits for a slot for n until ctx ends.
+// take waits for a slot for n until ctx ends or the slots are closed.
 func (s *slots) take(ctx context.Context, n *node, noWait bool) error {
 	if !s.TryAcquire(1) {
 		if noWait {
 			return fmt.Errorf("%w: all %d slots are taken", ErrInFlight, s.most)
 		}
-		if !s.queue(n) {
-			return ErrDeadlock
-		}
-		err := s.Acquire(ctx, 1)
-		s.leave(n)
-		if err != nil {
-			return fmt.Errorf("idempotent: no free slot: %w", contextError(ctx))
+		if err := s.wait(ctx, n); err != nil {
+			return err
 		}
 	}
 	n.holding.Store(true)
 	return nil
 }
 
+func (s *slots) wait(ctx context.Context, n *node) error {
+	if !s.queue(n) {
+		return ErrDeadlock
+	}
+	defer s.leave(n)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.open, cancel)()
+	err := s.Acquire(waiting, 1)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("idempotent: no free slot: %w", contextError(ctx))
+	}
+	return ErrShutdown
+}
+
+// queue puts n in the queue for a slot, unless that would close a circle.
 func (s *slots) queue(n *node) bool {
 	waits.Lock()
 	defer waits.Unlock()
 	n.queued = true
-	if n.stuck(search{}) {
+	if n.stuck(nil) {
 		n.queued = false
 		return false
 	}
