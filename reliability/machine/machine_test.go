@@ -260,7 +260,8 @@ func (r *run) act(a action, stepwise bool) string {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		got, want = r.e.Shutdown(ctx) == nil, r.m.statsNow().InFlight == 0
-		r.m.closed = true
+		r.m.shut()
+		synctest.Wait() // those who queued for a slot go
 	}
 	if got != want {
 		return fmt.Sprintf("%s %d returned %v, want %v", a.Do, a.Key, got, want)

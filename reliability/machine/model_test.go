@@ -281,6 +281,17 @@ func (m *model) failed(c *call) {
 	}
 }
 
+// shut refuses those who queue for a slot, and all that would start.
+func (m *model) shut() {
+	m.closed = true
+	queue := m.queue
+	m.queue = nil
+	for _, c := range queue {
+		c.model.queued = false
+		m.giveUp(c, idempotent.ErrShutdown)
+	}
+}
+
 // passSlot gives a slot back. The claims that queue for one come before an heir.
 func (m *model) passSlot(then func()) {
 	m.slots--
@@ -292,10 +303,6 @@ func (m *model) passSlot(then func()) {
 		c := m.queue[0]
 		m.queue = m.queue[1:]
 		c.model.queued = false
-		if m.closed {
-			m.giveUp(c, idempotent.ErrShutdown)
-			continue
-		}
 		m.start(c)
 	}
 	then()
