@@ -29,7 +29,7 @@ type recordJSON[V any] struct {
 	Value       V          `json:"value"`
 	Err         string     `json:"error,omitempty"`
 	Mark        string     `json:"mark,omitempty"`
-	Fingerprint string     `json:"fingerprint,omitempty"`
+	Fingerprint []byte     `json:"fingerprint,omitempty"` // in base64: it may be a raw digest
 	CompletedAt time.Time  `json:"completed_at"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"` // nil = never
 }
@@ -48,7 +48,7 @@ func (e restoredUnknown) Is(target error) bool { return target == ErrOutcomeUnkn
 
 // MarshalJSON writes the record with what its error says and how it is marked.
 func (r Record[V]) MarshalJSON() ([]byte, error) {
-	form := recordJSON[V]{Value: r.Value, Fingerprint: r.Fingerprint, CompletedAt: r.CompletedAt}
+	form := recordJSON[V]{Value: r.Value, Fingerprint: []byte(r.Fingerprint), CompletedAt: r.CompletedAt}
 	if !r.ExpiresAt.IsZero() {
 		form.ExpiresAt = &r.ExpiresAt
 	}
@@ -68,7 +68,7 @@ func (r *Record[V]) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &form); err != nil {
 		return err
 	}
-	record := Record[V]{Value: form.Value, Fingerprint: form.Fingerprint, CompletedAt: form.CompletedAt}
+	record := Record[V]{Value: form.Value, Fingerprint: string(form.Fingerprint), CompletedAt: form.CompletedAt}
 	if form.ExpiresAt != nil {
 		record.ExpiresAt = *form.ExpiresAt
 	}

@@ -21,7 +21,7 @@ func TestRecordCrossesJSON(t *testing.T) {
 		return back
 	}
 	t.Run("a success as it was, to the nanosecond", func(t *testing.T) {
-		r := idempotent.Record[[]byte]{Value: []byte{0, 255}, Fingerprint: "a", CompletedAt: at, ExpiresAt: at.Add(time.Hour)}
+		r := idempotent.Record[[]byte]{Value: []byte{0, 255}, Fingerprint: "a\xff", CompletedAt: at, ExpiresAt: at.Add(time.Hour)}
 		require.Equal(t, r, there(t, r))
 	})
 	t.Run("a window that never ends", func(t *testing.T) {

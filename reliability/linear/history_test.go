@@ -345,11 +345,13 @@ func (h *history) foreign(c, from *call) error {
 	return nil
 }
 
-// othersLeft reports whether a waiter was refused while c was in the endpoint.
+// othersLeft reports whether a call gave up on its ctx while c was in the
+// endpoint: it may have held a claim for a moment that nobody sees from outside,
+// as an heir, or between its claim and its effect.
 func (h *history) othersLeft(c *call) bool {
 	for i := range h.calls {
 		o := &h.calls[i]
-		if o != c && o.op == "do" && o.timeout != 0 && !o.entered && errors.Is(o.err, idempotent.ErrInFlight) &&
+		if o != c && o.op == "do" && o.timeout != 0 && !o.entered && errors.Is(o.err, context.DeadlineExceeded) &&
 			o.called <= c.returned && c.called <= o.returned {
 			return true
 		}
