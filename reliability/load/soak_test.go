@@ -88,7 +88,7 @@ func TestSoak(t *testing.T) {
 	require.Zero(t, doubled.Load(), "results gone within their window")
 	require.Zero(t, lost.Load(), "new keys that did not run")
 
-	rest(t, func() bool { return heap() < before+1<<20 }) // without a call to the endpoint
+	rest(t, func() bool { return heap() < before+1<<20 })   // without a call to the endpoint
 	rest(t, func() bool { return e.Stats().Retained == 0 }) // the heap's slack holds the last few
 	s := e.Stats()
 	require.Zero(t, s.Retained+s.InFlight+s.Waiting)
