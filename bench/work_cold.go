@@ -13,6 +13,8 @@ func coldWorkloads() []Workload {
 	return []Workload{
 		{Name: "cold", Title: "Cold call: one caller", About: "New string keys, one after the other, into an empty peer; the key's own bytes are not counted.",
 			Metrics: coldMetrics, Peers: Peers(), Run: func(p Peer, s Scale) Sample { return cold(p, s.Cold, 1) }},
+		{Name: "cold-large", Title: "Cold call: a million keys", About: "The same up to a million keys, beyond any cache.", Heavy: true,
+			Metrics: coldMetrics, Peers: Peers(), Run: func(p Peer, s Scale) Sample { return cold(p, s.Kept, 1) }},
 		{Name: "cold-32", Title: "Cold call: 32 callers", About: "The same by 32 callers at once, each with keys of its own.",
 			Metrics: coldMetrics, Peers: concurrent(), Run: func(p Peer, s Scale) Sample { return cold(p, s.Cold, manyCaller) }},
 	}

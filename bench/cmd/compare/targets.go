@@ -43,6 +43,7 @@ func (r *results) allTargets() []target {
 		return target{what: what, limit: limit, unit: unit, got: r.summary(f)}
 	}
 	replay, replay32, hot := ours("replay", "time"), ours("replay-32", "time"), ours("replay-hot", "time")
+	coldLarge := ours("cold-large", "time")
 	cold, share := ours("cold", "time"), figure{"failing", bench.OursShare, "time"}
 	perWaiter := func(v []float64) float64 { return v[0] / 1000 }
 	all := []target{
@@ -58,10 +59,14 @@ func (r *results) allTargets() []target {
 		{what: "replay, gain from the other cores", limit: 1.5, atLeast: true, unit: "×", got: r.ratio(replay, replay32)},
 		beside("1 M keys, random replay", 0.65, ours("large", "time"), bench.Otter),
 		beside("replay with a fingerprint", 1.25, figure{"replay", bench.OursFingerprint, "time"}, bench.Ours),
-		beside("cold call", 1.4, cold, bench.BareMap),
-		beside("cold call", 0.35, cold, bench.Otter),
-		beside("cold call", 0.80, cold, bench.Xsync),
-		beside("cold call", 0.55, cold, bench.Port),
+		beside("cold call, 200,000 keys", 1.4, cold, bench.BareMap),
+		beside("cold call, 200,000 keys", 0.35, cold, bench.Otter),
+		beside("cold call, 200,000 keys", 0.80, cold, bench.Xsync),
+		beside("cold call, 200,000 keys", 0.55, cold, bench.Port),
+		beside("cold call, 1 M keys", 1.4, coldLarge, bench.BareMap),
+		beside("cold call, 1 M keys", 0.35, coldLarge, bench.Otter),
+		beside("cold call, 1 M keys", 0.80, coldLarge, bench.Xsync),
+		beside("cold call, 1 M keys", 0.55, coldLarge, bench.Port),
 		exactly("cold call", "allocs", 1, ours("cold", "allocs")),
 		exactly("cold call", "B", 120, ours("cold", "bytes")),
 		exactly("kept result, 1 M", "B/key", 120, ours("large", "bytes")),
