@@ -8,7 +8,9 @@ import (
 
 // statements are one dialect's SQL for one table. All times are the database's:
 // no process's clock decides anything. "over" is true of a row that no longer
-// holds its key: a result after its window, a claim after its lease.
+// holds its key: a result after its window, a claim after its lease. Process's
+// claims have none: one that others can see was committed by its own effect, and
+// counts as lapsed.
 type statements struct {
 	insert   string // event, consumer, token, fingerprint, lease -> row id, or nothing
 	look     string // event, consumer -> row.scan
@@ -25,7 +27,7 @@ type statements struct {
 }
 
 const (
-	over    = `(CASE WHEN state = 'claimed' THEN lease_until <= {now} ELSE expires_at <= {now} END)`
+	over    = `(CASE WHEN state = 'claimed' THEN COALESCE(lease_until <= {now}, true) ELSE expires_at <= {now} END)`
 	settled = `SET state = $1, processed_at = {now}, expires_at = COALESCE({now} + $2{span}, {forever}),
 	result = $3, failure = $4, checksum = $5, lease_until = NULL`
 	byKey = ` WHERE event_id = $1 AND consumer = $2`
@@ -38,7 +40,8 @@ func newStatements(d Dialect, table string) *statements {
 	VALUES ($1, $2, 'claimed', $3, $4, {now}, {now} + $5{span})
 	ON CONFLICT (event_id, consumer) DO NOTHING RETURNING {row}`,
 		look: `SELECT state, token, fingerprint, result, failure, checksum,
-	{int processed_at}, {int expires_at}, {over}, {int now}, COALESCE(processed_at > {began}, false) FROM {table}` + byKey,
+	{int processed_at}, {int expires_at}, {over}, {int now}, COALESCE(processed_at > {began}, false),
+	lease_until IS NOT NULL FROM {table}` + byKey,
 		// The lease is looked at again: its owner may have renewed it just now.
 		takeOver: `UPDATE {table} SET state = 'claimed', token = $3, fingerprint = $4, received_at = {now},
 	lease_until = {now} + $5{span}` + byKey + ` AND token = $6 AND {over} RETURNING {row}`,

@@ -228,7 +228,14 @@ func (in *Inbox[V]) takeOver(ctx context.Context, q querier, c *claim, args []an
 
 // free reports that the row does not stop a new attempt.
 func (in *Inbox[V]) free(r *row) bool {
-	return r.over && (r.state != claimed || in.opts.OnLostLease == RunAgain)
+	return r.over && !in.held(r)
+}
+
+// held reports that the row is a lapsed claim that waits for Resolve or Forget.
+// Without a lease it is Process's, whose effect has committed: RunAgain does not
+// speak of that.
+func (in *Inbox[V]) held(r *row) bool {
+	return r.state == claimed && r.over && (in.opts.OnLostLease == HoldUnknown || !r.leased)
 }
 
 // answer makes the call's outcome of a row that is in its way, or errRunning.
@@ -241,7 +248,7 @@ func (in *Inbox[V]) answer(t *turns, req idempotent.Request[string], r *row) (*o
 	case r.mismatch(req.Fingerprint):
 		return refused[V](&keyError{req.Key, []error{idempotent.ErrMismatch}, nil}), nil
 	case r.state == claimed && r.over:
-		o.err = abandoned(req.Key)
+		o.err = abandoned(req.Key, r)
 		return o, nil
 	case r.state == claimed:
 		return nil, errRunning
@@ -254,9 +261,16 @@ func (in *Inbox[V]) answer(t *turns, req idempotent.Request[string], r *row) (*o
 	return o, nil
 }
 
-// abandoned is the outcome of a claim whose lease has lapsed.
-func abandoned(key string) error {
-	return &keyError{key, []error{idempotent.ErrOutcomeUnknown}, errors.New("the lease of its attempt has lapsed")}
+// abandoned is the outcome of a lapsed claim.
+func abandoned(key string, r *row) error {
+	if !r.leased {
+		return outcomeUnknown(key, ErrTxEnded)
+	}
+	return outcomeUnknown(key, errors.New("the lease of its attempt has lapsed"))
+}
+
+func outcomeUnknown(key string, cause error) error {
+	return fail(key, cause, idempotent.ErrOutcomeUnknown)
 }
 
 // admitStale asks OnStale whether a stale key may run again.

@@ -40,6 +40,12 @@ var (
 	// ErrCorrupt: the kept result is not the bytes that were written, or does
 	// not decode. The key is held until Resolve or Forget: no effect runs.
 	ErrCorrupt = errors.New("idemsql: corrupt result")
+	// ErrTxEnded: an effect of Process committed or rolled back its transaction,
+	// so that nothing could be recorded. With [ErrNotRecorded] it was rolled
+	// back, and the key is free. With [idempotent.ErrOutcomeUnknown] what it wrote
+	// is committed, or the database could not be asked: the key may be held
+	// until Resolve or Forget.
+	ErrTxEnded = errors.New("idemsql: the effect ended its transaction")
 	// ErrNotRecorded: the effect was entered and its result is not kept. After
 	// Process, what the effect wrote through its transaction is rolled back and
 	// the key is free. After Handle, the value is returned all the same, and

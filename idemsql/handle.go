@@ -77,7 +77,7 @@ func (in *Inbox[V]) finish(ctx context.Context, req idempotent.Request[string], 
 	}
 	if err != nil {
 		// The effect has happened and has no result: nobody may take it for undone.
-		s.state, s.failure = unknown, []byte(abandoned(req.Key).Error()+": "+err.Error())
+		s.state, s.failure = unknown, []byte(outcomeUnknown(req.Key, err).Error())
 	}
 	encoding := err
 	err = in.write(ctx, req, true, in.sql.settle, s.args(in.opts.Dialect, c.token, req.Key, in.opts.Consumer)...)

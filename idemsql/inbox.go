@@ -137,8 +137,8 @@ func (in *Inbox[V]) Lookup(ctx context.Context, key string) (idempotent.Record[V
 	switch {
 	case err != nil || r == nil:
 		return idempotent.Record[V]{}, false, err
-	case r.state == claimed && r.over && in.opts.OnLostLease == HoldUnknown:
-		return idempotent.Record[V]{Err: abandoned(key), Fingerprint: string(r.fingerprint)}, true, nil
+	case in.held(r):
+		return idempotent.Record[V]{Err: abandoned(key, r), Fingerprint: string(r.fingerprint)}, true, nil
 	case r.state == claimed || r.over:
 		return idempotent.Record[V]{}, false, nil
 	}

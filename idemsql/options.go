@@ -42,7 +42,8 @@ type LostLease uint8
 
 const (
 	// HoldUnknown holds the key: calls get [idempotent.ErrOutcomeUnknown] until
-	// Resolve or Forget. A lapsed lease is no proof that nothing happened.
+	// Resolve or Forget, with the verdict Shared if they were waiting when the
+	// lease lapsed, and Replayed if they came later. A lapsed lease is no proof that nothing happened.
 	HoldUnknown LostLease = iota
 	// RunAgain lets the next call run its effect. It is for effects that do no
 	// harm twice: upserts, remote calls that carry the key.
@@ -126,7 +127,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Table = cmp.Or(o.Table, "webhook_inbox")
 	o.TTL = cmp.Or(o.TTL, idempotent.DefaultTTL)
-	o.Lease = cmp.Or(o.Lease, 30*time.Second)
+	o.Lease = min(cmp.Or(o.Lease, 30*time.Second), endless-1) // endless is NULL, which means no lease
 	o.MaxPause = cmp.Or(o.MaxPause, 250*time.Millisecond)
 	o.MaxConflicts = cmp.Or(o.MaxConflicts, 50)
 	o.PruneBatch = cmp.Or(o.PruneBatch, 1000)

@@ -27,7 +27,9 @@ func newToken() string { return rand.Text() }
 //
 // The effect runs on the caller's goroutine. Its context has ctx's values but
 // not its cancellation. It must not commit or roll back tx, nor use it after it
-// has returned. It is run again, in a new transaction, when the database breaks
+// has returned; the error matches ErrTxEnded if it has ended tx. On SQLite it
+// must use no connection but tx to write: that would wait for the writer that the
+// effect itself is. It is run again, in a new transaction, when the database breaks
 // a tie against it (40001, 40P01; at most Options.MaxConflicts times), so what it
 // does outside tx must bear repetition: see the package's documentation.
 //
@@ -79,11 +81,17 @@ func (in *Inbox[V]) processOnce(ctx context.Context, t *turns, req idempotent.Re
 	}
 	t.entered = true
 	value, failure := effect(in.effectContext(ctx, req.Key, true), tx)
-	if conflicted(failure) {
-		return nil, failure
-	}
 	s, free, err := in.settlement(req, value, failure)
+	if free || err != nil || conflicted(failure) {
+		if errors.Is(tx.Rollback(), sql.ErrTxDone) {
+			if o := in.endedItself(ctx, req, c.token, value, failure); o != nil {
+				return o, nil
+			}
+		}
+	}
 	switch {
+	case conflicted(failure):
+		return nil, failure
 	case free:
 		return ended(value, t.typed(failure)), nil
 	case err != nil:
@@ -97,6 +105,11 @@ func (in *Inbox[V]) processOnce(ctx context.Context, t *turns, req idempotent.Re
 	case err != nil && broken(err) && failure != nil:
 		rollBack(tx)
 		return in.recordAlone(ctx, t, req, s, o), nil
+	case errors.Is(err, sql.ErrTxDone):
+		if o := in.endedItself(ctx, req, c.token, value, failure); o != nil {
+			return o, nil
+		}
+		err = ErrTxEnded
 	case err == nil && n != 1:
 		err = errors.New("the effect has changed the key's row")
 	}
@@ -122,6 +135,18 @@ func ended[V any](value V, err error) *outcome[V] {
 // against its will.
 func notRecorded[V any](key string, cause, failure error) *outcome[V] {
 	return &outcome[V]{verdict: idempotent.Executed, err: fail(key, errors.Join(cause, failure), ErrNotRecorded)}
+}
+
+// endedItself is the outcome of an effect that has ended its transaction, or nil
+// if that is known to be rolled back.
+func (in *Inbox[V]) endedItself(ctx context.Context, req idempotent.Request[string], token string, value V, failure error) *outcome[V] {
+	ctx, cancel := detached(ctx, settleFor)
+	defer cancel()
+	committed, err := in.findOut(ctx, req, token)
+	if err == nil && !committed {
+		return nil
+	}
+	return ended(value, outcomeUnknown(req.Key, errors.Join(ErrTxEnded, err, failure)))
 }
 
 // broken reports that an earlier statement's failure has ended the transaction.
@@ -160,18 +185,23 @@ const settleFor = 10 * time.Second
 func (in *Inbox[V]) confirm(ctx context.Context, req idempotent.Request[string], token string, o *outcome[V], lost error) *outcome[V] {
 	ctx, cancel := detached(ctx, settleFor)
 	defer cancel()
-	var committed bool
-	err := in.insist(ctx, req, func() (err error) {
-		committed, err = in.committed(ctx, req, token)
-		return err
-	})
+	committed, err := in.findOut(ctx, req, token)
 	switch {
 	case err != nil:
-		return ended(o.value, fail(req.Key, errors.Join(lost, err), idempotent.ErrOutcomeUnknown))
+		return ended(o.value, outcomeUnknown(req.Key, errors.Join(lost, err)))
 	case !committed:
 		return notRecorded[V](req.Key, lost, o.err)
 	}
 	return o
+}
+
+// findOut asks committed until it gets an answer or ctx ends.
+func (in *Inbox[V]) findOut(ctx context.Context, req idempotent.Request[string], token string) (committed bool, err error) {
+	err = in.insist(ctx, req, func() (err error) {
+		committed, err = in.committed(ctx, req, token)
+		return err
+	})
+	return committed, err
 }
 
 // committed reports whether the attempt of that token is on record. The

@@ -28,12 +28,13 @@ type row struct {
 	over               bool          // it no longer holds the key
 	now                int64         // when it was read, by the database's clock
 	late               bool          // its attempt has ended since the reading transaction began
+	leased             bool          // it is a claim of Handle's
 }
 
 // scan reads the line of statements.look.
 func (r *row) scan(line *sql.Row) error {
 	return line.Scan(&r.state, &r.token, &r.fingerprint, &r.result, &r.failure,
-		&r.checksum, &r.processed, &r.expires, &r.over, &r.now, &r.late)
+		&r.checksum, &r.processed, &r.expires, &r.over, &r.now, &r.late, &r.leased)
 }
 
 // mismatch reports that the row's request is known to be another one.
