@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -176,6 +177,9 @@ func TestLedgerIsReadWhileItIsWritten(t *testing.T) {
 	for n := range 3 {
 		wg.Go(func() {
 			for i := n; !stop.Load(); i++ {
+				if i%64 == 0 {
+					runtime.Gosched() // one processor is for the writer too
+				}
 				key := i%keys + 1 // the zero key is never kept
 				least := oldest[key].Load()
 				if b, n := l.read(key, hash(key), &clock); b != nil {
@@ -198,6 +202,7 @@ func TestLedgerIsReadWhileItIsWritten(t *testing.T) {
 		l.append(key, hash(key), value{i, -i}, int64(i), beside{})
 		if i%50 == 0 {
 			l.tidy()
+			runtime.Gosched()
 		}
 		if i%1000 == 0 { // down to nothing, as when all have ended
 			for b, n, ok := l.first(); ok; b, n, ok = l.first() {

@@ -55,7 +55,7 @@ func (s *shelf[K, V]) drop(r *shelved[K, V]) {
 	heap.Remove(&s.byEnd, r.byEnd)
 	heap.Remove(&s.byAge, r.byAge)
 	delete(s.byKey, r.key)
-	if s.most > 1024 && len(s.byKey) < s.most/8 {
+	if s.most > 64 && len(s.byKey) < s.most/8 {
 		smaller := make(map[K]*shelved[K, V], len(s.byKey))
 		maps.Copy(smaller, s.byKey)
 		s.byKey, s.most = smaller, len(smaller)
