@@ -158,7 +158,7 @@ func newChecker(root string) (*checker, error) {
 	}
 	for _, path := range paths {
 		// Of the files with a build constraint, one is for other builds.
-		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_purego.go") {
+		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_nounsafe.go") {
 			continue
 		}
 		if c.files[filepath.Base(path)], err = parser.ParseFile(c.fset, path, nil, parser.SkipObjectResolution); err != nil {
