@@ -2,6 +2,7 @@ package idempotent_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -149,5 +150,24 @@ func TestEvictOldestKnowsWhenARestoredResultCompleted(t *testing.T) {
 		_, second := e.Lookup("second")
 		require.False(t, first)
 		require.True(t, second)
+	})
+}
+
+// Its memory may be given back later, with that of its neighbours in the log.
+func TestAnEvictedResultIsNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const capacity = 1000
+		gone, cancel := context.WithCancel(bg)
+		cancel()
+		e := open(t, options{Capacity: capacity, EvictOldest: true})
+		key := func(i int) string { return strconv.Itoa(i) }
+		for i := range capacity {
+			gives(t, "v", executed)(e.Do(bg, key(i), returns("v", nil)))
+		}
+		for i := range 20 {
+			gives(t, "v", executed)(e.Do(bg, key(capacity+i), returns("v", nil)))
+			fails(t, refused, context.Canceled)(e.Do(gone, key(i), returns("never", nil)))
+			gives(t, "v", replayed)(e.Do(bg, key(i+1), returns("again", nil)))
+		}
 	})
 }

@@ -120,8 +120,8 @@ var keptMutants = []keptMutant{
 	},
 	{
 		name: "readers may trust the horizon too long", by: byOrder,
-		old: "\tt.horizon.Store(ring + int64(margin))\n",
-		new: "\tt.horizon.Store(ring - 2*int64(margin))\n",
+		old: "\treturn completed < t.horizon.Load()-int64(t.window) && after",
+		new: "\treturn completed < t.horizon.Load()-int64(t.window)-2*int64(margin) && after",
 	},
 	{
 		name: "a result is published before it is written", by: byHistoriesR,
@@ -129,7 +129,7 @@ var keptMutants = []keptMutant{
 		new: "\tb.slots[i].key = key\n\tdefer func() { b.slots[i].value, b.slots[i].completed = value, completed }()\n",
 	},
 	{
-		name: "an evicted result can still be read", by: byOrder,
+		name: "an evicted result can still be read", by: byContract,
 		old: "\tf.word.Store(goneWord)\n\tr.ledger.pop()\n",
 		new: "\t_ = f\n\tr.ledger.pop()\n",
 	},
