@@ -155,6 +155,10 @@ func (in *Inbox[V]) claimIn(ctx context.Context, tx *sql.Tx, req idempotent.Requ
 
 // interrupted makes an error of kind of one that the end of ctx has caused.
 func (in *Inbox[V]) interrupted(ctx context.Context, err error, kind error) error {
+	// A dial ends at ctx's deadline by a timer of its own, perhaps a moment before ctx's.
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 	switch {
 	case ctx.Err() == nil:
 		return err
