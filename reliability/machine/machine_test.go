@@ -18,8 +18,8 @@ import (
 )
 
 // turn is the grid of the run's time. Each call has a place of its own in a turn
-// for the end of its effect and one for its deadline: no two things happen at
-// one instant.
+// for the end of its effect and one for its deadline, and each Resolve has one: no
+// two things happen, and no two windows end, at one instant.
 const turn = 1024
 
 type effectError int
@@ -107,6 +107,8 @@ type run struct {
 	began time.Time
 	calls []*call
 	log   []string
+
+	resolved int
 }
 
 func drawOptions(t *rapid.T) idempotent.Options[int, int] {
@@ -246,6 +248,8 @@ func (r *run) act(a action, stepwise bool) string {
 			want = fmt.Sprint(answer(0, k.result.value, k.result.err), " ", k.result.fingerprint, " until ", k.result.ends)
 		}
 	case "resolve":
+		r.resolved++
+		r.sleepTo((r.m.now/turn+1)*turn+turn*3/4+time.Duration(r.resolved), stepwise)
 		got, want = r.e.Resolve(a.Key, 1000+a.Turns), r.m.resolve(k, a.Key, 1000+a.Turns)
 	case "restore": // of what is there: nothing is taken, nothing changes
 		got, want = r.e.Restore(r.e.Records()), 0
