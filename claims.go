@@ -86,9 +86,7 @@ func (e *Endpoint[K, V]) enter(in *call[K, V]) entry[K, V] {
 // there may be room to make. mu must be held.
 func (e *Endpoint[K, V]) enterLocked(in *call[K, V], now int64) (got entry[K, V], full bool) {
 	s, key := in.shard, in.req.Key
-	if k, ok := s.results.get(key, in.hash, now); ok {
-		found := k // not &k, which would put every miss on the heap
-		got.kept = &found
+	if got.kept = s.results.get(key, in.hash, now); got.kept != nil {
 		return got, false
 	}
 	if c := s.claims.get(key); c != nil {
@@ -226,6 +224,7 @@ func (e *Endpoint[K, V]) pass(s *shard[K, V], key K, l *line[K, V], now int64) *
 	heir := l.first
 	l.remove(heir)
 	s.waiting--
+	s.claims.remove(key)
 	heir.claim = &claim[K, V]{caller: heir.ctx, key: key, since: now}
 	heir.claim.line.Store(l)
 	s.claims.put(heir.claim)

@@ -23,9 +23,8 @@ func (s *claimSet[K, V]) get(key K) *claim[K, V] {
 	return nil
 }
 
-// put adds c, in the place of another claim of its key.
+// put adds c, whose key must have no claim.
 func (s *claimSet[K, V]) put(c *claim[K, V]) {
-	s.remove(c.key)
 	if s.many == nil && len(s.few) < fewClaims {
 		s.few = append(s.few, c)
 		return

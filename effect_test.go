@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,4 +218,34 @@ func TestDetach(t *testing.T) {
 		require.Equal(t, executed, verdict)
 		require.Equal(t, "half", value)
 	})
+
+	promise(t, "a caller whose ctx ends as the effect does gets its result", func(t *testing.T) {
+		e := open(t, options{Detach: true})
+		ctx := &dying{Context: bg, done: make(chan struct{}), seen: make(chan struct{})}
+		gives(t, "v", executed)(e.Do(ctx, "k", func(context.Context) (string, error) {
+			close(ctx.done)
+			<-ctx.seen
+			return "v", nil
+		}))
+	})
+}
+
+// dying is a context whose end is seen a little before an effect ends.
+type dying struct {
+	context.Context
+	done, seen chan struct{}
+	once       sync.Once
+}
+
+func (d *dying) Done() <-chan struct{} { return d.done }
+
+func (d *dying) Err() error {
+	select {
+	case <-d.done:
+		d.once.Do(func() { close(d.seen) })
+		synctest.Wait() // until the effect has ended
+		return context.Canceled
+	default:
+		return nil
+	}
 }

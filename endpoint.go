@@ -68,9 +68,10 @@ func (e *Endpoint[K, V]) Do(ctx context.Context, key K, effect func(context.Cont
 	s := e.shard(hash)
 	e.step(ctx, "look")
 	if b, i := s.results.ledger.read(key, hash, &e.timing); b != nil {
-		return e.replay(&b.slots[i].value, nil)
+		e.tally(replayed)
+		return e.clone(b.slots[i].value), Replayed, nil
 	}
-	return e.arrive(call[K, V]{ctx: ctx, req: Request[K]{Key: key}, effect: effect, hash: hash, shard: s})
+	return e.arrive(&call[K, V]{ctx: ctx, req: Request[K]{Key: key}, effect: effect, hash: hash, shard: s})
 }
 
 // Handle runs effect, unless the key's result is kept (Replayed) or an attempt
@@ -95,19 +96,20 @@ func (e *Endpoint[K, V]) Handle(ctx context.Context, req Request[K], effect func
 		if req.Fingerprint != "" && differ(req.Fingerprint, b.more(i).fingerprint) {
 			return e.refuse(&keyError[K]{key: req.Key, kind: ErrMismatch})
 		}
-		return e.replay(&b.slots[i].value, nil)
+		e.tally(replayed)
+		return e.clone(b.slots[i].value), Replayed, nil
 	}
-	return e.arrive(call[K, V]{ctx: ctx, req: req, effect: effect, hash: hash, shard: s})
+	return e.arrive(&call[K, V]{ctx: ctx, req: req, effect: effect, hash: hash, shard: s})
 }
 
 // arrive takes a call further whose key has no result in sight.
-func (e *Endpoint[K, V]) arrive(in call[K, V]) (V, Verdict, error) {
+func (e *Endpoint[K, V]) arrive(in *call[K, V]) (V, Verdict, error) {
 	if err := in.req.check(); err != nil {
 		return e.refuse(err)
 	}
 	// What runs the caller's code (a context may be anyone's) comes before the lock.
 	in.dead, in.parent = contextError(in.ctx), callerOf(in.ctx)
-	got := e.enter(&in)
+	got := e.enter(in)
 	if got.edge != nil {
 		defer got.edge.end()
 	}
@@ -115,13 +117,14 @@ func (e *Endpoint[K, V]) arrive(in call[K, V]) (V, Verdict, error) {
 	case got.err != nil:
 		return e.refuse(got.err)
 	case got.claim != nil:
-		return e.lead(&in, got.claim)
+		return e.lead(in, got.claim)
 	case got.waiter != nil:
-		return e.follow(&in, got.waiter)
+		return e.follow(in, got.waiter)
 	case differ(in.req.Fingerprint, got.kept.fingerprint):
 		return e.refuse(in.refusal(ErrMismatch, nil))
 	}
-	return e.replay(&got.kept.value, got.kept.err)
+	e.tally(replayed)
+	return e.clone(got.kept.value), Replayed, got.kept.err
 }
 
 // follow waits for the attempt that was running when this call came.
@@ -290,8 +293,14 @@ func (e *Endpoint[K, V]) detach(in call[K, V], c *claim[K, V]) (V, Verdict, erro
 	case end := <-done:
 		return e.hand(end, Executed)
 	case <-in.ctx.Done():
+	}
+	dead := contextError(in.ctx)
+	select {
+	case end := <-done: // both at one moment: the caller need not do without the result
+		return e.hand(end, Executed)
+	default:
 		var zero V
-		return zero, Executed, in.refusal(ErrInFlight, contextError(in.ctx))
+		return zero, Executed, in.refusal(ErrInFlight, dead)
 	}
 }
 
@@ -301,12 +310,6 @@ func (e *Endpoint[K, V]) hand(end outcome[V], verdict Verdict) (V, Verdict, erro
 		end.value = e.clone(end.value)
 	}
 	return end.value, verdict, end.err
-}
-
-// replay counts a replay and hands a kept result out.
-func (e *Endpoint[K, V]) replay(value *V, err error) (V, Verdict, error) {
-	e.tally(replayed)
-	return e.clone(*value), Replayed, err
 }
 
 // refuse counts a refusal.

@@ -93,12 +93,12 @@ func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
 	s := e.shard(hash)
 	now := e.timing.look()
 	s.mu.Lock()
-	k, ok := s.results.peek(key, hash)
+	k := s.results.peek(key, hash)
 	s.mu.Unlock()
-	if !ok || k.ends <= now {
+	if k == nil || k.ends <= now {
 		return Record[V]{}, false
 	}
-	return e.record(k), true
+	return e.record(*k), true
 }
 
 // Forget drops the key's kept result, so that the next call runs, and says
@@ -110,13 +110,13 @@ func (e *Endpoint[K, V]) Forget(key K) bool {
 	s := e.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.results.get(key, hash, e.timing.look())
-	if ok {
+	kept := s.results.get(key, hash, e.timing.look()) != nil
+	if kept {
 		s.results.drop(key, hash)
 		e.room.give()
 	}
 	e.stale.forget(key)
-	return ok
+	return kept
 }
 
 // Resolve settles an unknown outcome as done: value is the key's result from now
@@ -127,8 +127,8 @@ func (e *Endpoint[K, V]) Resolve(key K, value V) bool {
 	s := e.shard(hash)
 	s.mu.Lock()
 	now := e.timing.look()
-	k, ok := s.results.get(key, hash, now)
-	if !ok || !k.unknown {
+	k := s.results.get(key, hash, now)
+	if k == nil || !k.unknown {
 		s.mu.Unlock()
 		return false
 	}

@@ -203,8 +203,7 @@ func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool
 	s := e.shard(hash)
 	for {
 		s.mu.Lock()
-		_, held = s.results.get(key, hash, e.timing.look())
-		held = held || s.claims.get(key) != nil
+		held = s.results.get(key, hash, e.timing.look()) != nil || s.claims.get(key) != nil
 		full = !held && !e.room.take()
 		if !held && !full {
 			s.results.add(key, hash, k)

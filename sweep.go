@@ -45,8 +45,11 @@ func (t *timing) init(window time.Duration, ring func()) {
 // looked at last: the answer is right for a moment of this call.
 func (t *timing) ended(completed int64) bool {
 	// Neither side overflows: never is the greatest horizon and window.
-	return completed < t.horizon.Load()-int64(t.window) && after(completed, t.window) <= t.now()
+	return completed < t.horizon.Load()-int64(t.window) && t.over(completed)
 }
+
+// over is what ended finds out by the clock.
+func (t *timing) over(completed int64) bool { return after(completed, t.window) <= t.now() }
 
 // look returns the present, and sees to it that horizon is not before it.
 func (t *timing) look() int64 {

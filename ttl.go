@@ -38,7 +38,8 @@ func after(at int64, window time.Duration) int64 {
 	return at + int64(window)
 }
 
-// kept is a result as it is handed around: what a finished effect left.
+// kept is a result as it is handed around: what a finished effect left. What is
+// behind a pointer to one is never written again.
 type kept[V any] struct {
 	value           V
 	err             error
@@ -77,26 +78,27 @@ func (r *results[K, V]) init(e *Endpoint[K, V]) {
 	r.timing, r.hash, r.stale, r.room = &e.timing, e.hash, e.stale, e.room
 }
 
-// get returns the key's result if its window runs at now, and lets it go if not.
-func (r *results[K, V]) get(key K, hash uint64, now int64) (kept[V], bool) {
-	k, ok := r.peek(key, hash)
-	if ok && k.ends <= now {
+// get returns the key's result, or nil if it has none. It lets one go whose
+// window has ended at now.
+func (r *results[K, V]) get(key K, hash uint64, now int64) *kept[V] {
+	k := r.peek(key, hash)
+	if k != nil && k.ends <= now {
 		r.drop(key, hash)
 		r.bury(key, k.completed, &r.expired)
-		return kept[V]{}, false
+		return nil
 	}
-	return k, ok
+	return k
 }
 
-// peek returns what is kept under key, ended or not.
-func (r *results[K, V]) peek(key K, hash uint64) (kept[V], bool) {
+// peek returns what is kept under key, ended or not, or nil.
+func (r *results[K, V]) peek(key K, hash uint64) *kept[V] {
 	if f, ok := r.ledger.get(key, hash); ok {
-		return r.unfold(f.slot, f.slab.more(f.i)), true
+		return new(r.unfold(f.slot, f.slab.more(f.i)))
 	}
 	if s := r.shelf.byKey[key]; s != nil {
-		return s.kept, true
+		return &s.kept
 	}
-	return kept[V]{}, false
+	return nil
 }
 
 // unfold says in full what a slot says in short.
@@ -216,10 +218,11 @@ func (r *results[K, V]) evictOldest() {
 // without the lock.
 func (r *results[K, V]) all() iter.Seq2[K, kept[V]] {
 	slots := r.ledger.all()
-	shelved := slices.SortedFunc(maps.Values(r.shelf.byKey), func(a, b *shelved[K, V]) int {
-		return cmp.Compare(a.completed, b.completed)
-	})
+	others := slices.Collect(maps.Values(r.shelf.byKey))
 	return func(yield func(K, kept[V]) bool) {
+		shelved := slices.SortedFunc(slices.Values(others), func(a, b *shelved[K, V]) int {
+			return cmp.Compare(a.completed, b.completed)
+		})
 		for s, more := range slots {
 			for len(shelved) > 0 && shelved[0].completed < s.completed {
 				if !yield(shelved[0].key, shelved[0].kept) {
