@@ -180,7 +180,7 @@ func TestFiftyProcesses(t *testing.T) {
 	for range processes {
 		all = append(all, c.startWorker("once", s.addr))
 	}
-	require.NoError(t, c.client.Set(t.Context(), "go", "1", 0).Err())
+	require.NoError(t, c.client.RPush(t.Context(), "go", make([]any, processes)...).Err())
 	for _, worker := range all {
 		require.NoError(t, worker.Wait())
 	}

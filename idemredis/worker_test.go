@@ -43,6 +43,9 @@ func newCrew(protocol, addr, dir string) (*crew, error) {
 		naive:  protocol == "naive",
 	}
 	opts := idemredis.Options{Lease: crashLease}
+	if protocol == "once" { // nobody is killed, and fifty processes may be slow to have their turns
+		opts.Lease = 0
+	}
 	if c.again {
 		opts.OnLostLease = idemredis.RunAgain
 	}
@@ -59,8 +62,8 @@ func work(protocol string) {
 	}
 	if protocol == "once" {
 		fmt.Println("at work")
-		for c.client.Exists(context.Background(), "go").Val() == 0 {
-			<-time.After(time.Millisecond)
+		if err := c.client.BLPop(context.Background(), 0, "go").Err(); err != nil {
+			panic(err)
 		}
 		for !c.handle(context.Background(), 0) {
 		}
