@@ -2,9 +2,14 @@
 # What every push has to pass. The counts can be set:
 #   OPS=1000000 RACE_OPS=300000 SEEDS=10000 CHECKS=10000 FUZZ=5s reliability/push.sh
 # Steps can be named: reliability/push.sh linear kept
+# TOGETHER=6 fuzzes six targets side by side; each has its share of the processors.
 set -eu
 cd "$(dirname "$0")"
 export GOWORK=off
+: "${TOGETHER:=1}"
+WORKERS=$(($(nproc) / TOGETHER))
+[ "$WORKERS" -gt 0 ] || WORKERS=1
+export WORKERS
 : "${OPS:=10000000}" "${RACE_OPS:=3000000}" "${SEEDS:=100000}" "${CHECKS:=100000}" "${FUZZ:=20s}"
 
 step() {
@@ -16,19 +21,22 @@ step() {
 	echo "== $name: passed in $(($(date +%s) - began)) s"
 }
 
-fuzz() { # every target of the root's module and of this one
+fuzz() { # every target of the root's module and of this one, $TOGETHER at a time
 	for dir in .. .; do
 		(
 			cd "$dir"
 			grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r pkg; do
 				[ "$(cd "$pkg" && go list -m)" = "$(go list -m)" ] || continue
 				for target in $(grep -h '^func Fuzz' "$pkg"/*_test.go | sed 's/func \(Fuzz[A-Za-z0-9_]*\).*/\1/'); do
-					echo "-- $pkg $target"
-					go test "./$pkg" -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZ" </dev/null
+					echo "$PWD ./$pkg $target"
 				done
 			done
 		)
-	done
+	done | FUZZ=$FUZZ xargs -P "$TOGETHER" -n 3 sh -c '
+		cd "$0" && out=$(go test "$1" -run "^\$" -fuzz "^$2\$" -fuzztime "$FUZZ" -parallel "$WORKERS" 2>&1 </dev/null) || failed=255
+		echo "-- $1 $2"
+		echo "$out" | if [ -n "${failed-}" ]; then cat; else tail -n 3; fi
+		exit "${failed:-0}"'
 }
 
 interleavings() { (cd .. && go test . -count=1 -run TestInterleavings -interleave.seeds="$SEEDS" -v -timeout 30m); }

@@ -100,8 +100,8 @@ var keptMutants = []keptMutant{
 	},
 	{
 		name: "Forget takes a running claim along", by: byOrder,
-		old: "\te.stale.forget(key)\n\treturn ok\n",
-		new: "\te.stale.forget(key)\n\ts.claims.remove(key)\n\treturn ok\n",
+		old: "\te.stale.forget(key)\n\treturn kept\n",
+		new: "\te.stale.forget(key)\n\ts.claims.remove(key)\n\treturn kept\n",
 	},
 	{
 		name: "readers without the lock do not look at the window", by: byMachine,
@@ -110,8 +110,8 @@ var keptMutants = []keptMutant{
 	},
 	{
 		name: "a result ends one instant late", by: byOrder,
-		old: "after(completed, t.window) <= t.now()\n",
-		new: "after(completed, t.window) < t.now()\n",
+		old: "after(completed, t.window) <= t.now() }\n",
+		new: "after(completed, t.window) < t.now() }\n",
 	},
 	{
 		name: "the timer is never armed again", by: byLoad,
@@ -120,8 +120,8 @@ var keptMutants = []keptMutant{
 	},
 	{
 		name: "readers may trust the horizon too long", by: byOrder,
-		old: "\treturn completed < t.horizon.Load()-int64(t.window) && after",
-		new: "\treturn completed < t.horizon.Load()-int64(t.window)-2*int64(margin) && after",
+		old: "\treturn completed < t.horizon.Load()-int64(t.window) && t.over",
+		new: "\treturn completed < t.horizon.Load()-int64(t.window)-2*int64(margin) && t.over",
 	},
 	{
 		name: "a result is published before it is written", by: byHistoriesR,
