@@ -53,7 +53,7 @@ func comparisonChart(r *results) string {
 		c.text(x+18, y+44, "quiet", "start", p.unit+", less is better")
 		c.bars(x, y+head, panelWidth, row, r.bars(p.workload, p.metric))
 	}
-	c.text(18, c.height-8, "quiet", "start", "Medians; the thin line is the 95 % range. Dashed: the floor. "+r.About.Go+", "+r.About.Date)
+	c.text(18, c.height-8, "quiet", "start", "Medians; the thin line is the 95 % range. Dashed: the floor. "+r.made())
 	return c.svg("Replay, cold call, memory and garbage collection of idempotent and its peers")
 }
 
@@ -136,7 +136,7 @@ func growthChart(r *results) string {
 		c.plot(x+62, y+60, panelWidth-62-24, panelHeight-60-40, r.Scale.Growth, r.curves(p.metric), p.logarithms)
 	}
 	c.legend(panelWidth+62, 2*panelHeight+60, r.curves("pause"))
-	c.text(18, c.height-8, "quiet", "start", "Medians. "+r.About.Go+", "+r.About.Date)
+	c.text(18, c.height-8, "quiet", "start", "Medians. "+r.made())
 	return c.svg("Replay, cold call, memory, collection and slowest replay, by the number of kept keys")
 }
 

@@ -91,6 +91,16 @@ func TestTheReport(t *testing.T) {
 		require.Equal(t, first, strings.Replace(read(t, out), "Where the time goes.\n", "", 1))
 		require.Contains(t, read(t, out), "Where the time goes.")
 	})
+	t.Run("of two runs takes a workload from the second that measured it", func(t *testing.T) {
+		later := filepath.Join(dir, "later.json")
+		require.NoError(t, (&results{Runs: []about{{Date: "another day"}}, Samples: []sample{{"cold", bench.Ours, "time", 0, 12345}}}).save(later))
+		require.NoError(t, run(append(args, "-load", saved, "-load", later), silent))
+		both := read(t, out)
+		require.Contains(t, both, "on another day")
+		require.Contains(t, both, "| **idempotent** | 12,345 |")
+		require.NotContains(t, both, "| otter v2 | 12,345 |")
+		require.Contains(t, both, "## Replay: string keys, one caller")
+	})
 	t.Run("draws well-formed charts", func(t *testing.T) {
 		for _, name := range []string{"comparison.svg", "growth.svg"} {
 			decoder := xml.NewDecoder(strings.NewReader(read(t, filepath.Join(dir, "charts", name))))
@@ -104,7 +114,7 @@ func TestTheReport(t *testing.T) {
 }
 
 func TestGrowthIsDrawn(t *testing.T) {
-	r := &results{Scale: bench.Quick}
+	r := &results{Runs: []about{{}}, Scale: bench.Quick}
 	for _, n := range r.Scale.Growth {
 		r.add(growthID(n), bench.Ours, 0, bench.Sample{"replay": float64(n), "gc": 1 + float64(n)/1e6})
 	}

@@ -34,7 +34,8 @@ type config struct {
 	rounds, heavyRounds, growthRounds int
 	workloads, peers                  *regexp.Regexp
 	quick                             bool
-	out, charts, save, load           string
+	out, charts, save                 string
+	load                              []string
 }
 
 func parse(args []string) (config, error) {
@@ -49,7 +50,10 @@ func parse(args []string) (config, error) {
 	flags.StringVar(&c.out, "out", "BENCHMARKS.md", "report to write")
 	flags.StringVar(&c.charts, "charts", "bench", "folder for comparison.svg and growth.svg")
 	flags.StringVar(&c.save, "save", "", "file to keep the samples in, as JSON")
-	flags.StringVar(&c.load, "load", "", "file of samples to report on again, instead of measuring")
+	flags.Func("load", "file of samples to report on again, instead of measuring; given twice, the second run's workloads replace the first's", func(file string) error {
+		c.load = append(c.load, file)
+		return nil
+	})
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
@@ -83,12 +87,13 @@ func run(args []string, progress *terminal) error {
 		return err
 	}
 	res := &results{}
-	if c.load != "" {
-		if err := res.load(c.load); err != nil {
+	for _, file := range c.load {
+		if err := res.load(file); err != nil {
 			return err
 		}
-	} else {
-		res.About = describe(args)
+	}
+	if len(c.load) == 0 {
+		res.Runs = []about{describe(args)}
 		c.measure(res, progress)
 	}
 	if c.save != "" {

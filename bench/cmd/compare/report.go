@@ -47,8 +47,13 @@ func (r *report) printf(format string, args ...any) { fmt.Fprintf(&r.text, forma
 
 func (r *report) markdown(note string) string {
 	r.printf("# Benchmarks\n\n")
-	r.printf("Written by `%s` on %s, at commit %s.\n\n", r.About.Command, r.About.Date, r.About.Commit)
-	r.printf("- Machine: %s\n- Go: %s\n- Peers: %s\n\n", r.About.Machine, r.About.Go, strings.Join(r.About.Modules, ", "))
+	for _, run := range r.Runs {
+		r.printf("Written by `%s` on %s, at commit %s.\n\n", run.Command, run.Date, run.Commit)
+		r.printf("- Machine: %s\n- Go: %s\n- Peers: %s\n\n", run.Machine, run.Go, strings.Join(run.Modules, ", "))
+	}
+	if len(r.Runs) > 1 {
+		r.printf("A workload that more than one of these runs measured is shown as the last of them found it.\n\n")
+	}
 	r.printf("Everything ran in one process, peers in turn, in another order each round, each from a clean heap with the same " +
 		"keys and the same value type. A figure is the median over the rounds; ± is the range that holds the true median with 95 %% " +
 		"confidence (fewer than six rounds: the whole range). Ratios are taken round by round: machines change their speed, " +

@@ -16,9 +16,10 @@ import (
 	"github.com/idempotent-go/idempotent/bench"
 )
 
-// results are all samples of a run, and where and how it was made.
+// results are all samples, and where and how they were made: by one run, or by
+// several that measured different workloads.
 type results struct {
-	About        about
+	Runs         []about
 	Scale        bench.Scale
 	Observations []observation
 	Samples      []sample
@@ -113,12 +114,29 @@ func (r *results) save(file string) error {
 	return writeFile("", file, string(text))
 }
 
+// load takes what another run has saved. Where both have measured a workload,
+// or observed the semantics, the later run's figures stand alone: figures of two
+// runs are not comparable.
 func (r *results) load(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, r)
+	var later results
+	if err := json.Unmarshal(text, &later); err != nil {
+		return fmt.Errorf("compare: %s: %w", file, err)
+	}
+	measured := map[string]bool{}
+	for _, s := range later.Samples {
+		measured[s.Workload] = true
+	}
+	r.Samples = slices.DeleteFunc(r.Samples, func(s sample) bool { return measured[s.Workload] })
+	r.Samples = append(r.Samples, later.Samples...)
+	if len(later.Observations) > 0 {
+		r.Observations = later.Observations
+	}
+	r.Runs, r.Scale = append(r.Runs, later.Runs...), later.Scale
+	return nil
 }
 
 // A figure is one metric of one peer in one workload.
@@ -225,4 +243,10 @@ func writeFile(folder, name, text string) error {
 		}
 	}
 	return os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644)
+}
+
+// made says with what and when the latest figures were.
+func (r *results) made() string {
+	last := r.Runs[len(r.Runs)-1]
+	return last.Go + ", " + last.Date
 }
