@@ -149,9 +149,25 @@ type checker struct {
 	files   map[string]*ast.File
 }
 
+// imported remembers packages: the importer below asks the go command for the
+// folder of each, each time.
+type imported struct {
+	types.Importer
+	known map[string]*types.Package
+}
+
+func (i imported) Import(path string) (*types.Package, error) {
+	if p := i.known[path]; p != nil {
+		return p, nil
+	}
+	p, err := i.Importer.Import(path)
+	i.known[path] = p
+	return p, err
+}
+
 func newChecker(root string) (*checker, error) {
 	c := &checker{root: root, fset: token.NewFileSet(), files: make(map[string]*ast.File)}
-	c.imports = importer.ForCompiler(c.fset, "source", nil)
+	c.imports = imported{importer.ForCompiler(c.fset, "source", nil), make(map[string]*types.Package)}
 	paths, err := filepath.Glob(filepath.Join(root, "*.go"))
 	if err != nil {
 		return nil, err
