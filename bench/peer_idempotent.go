@@ -11,10 +11,17 @@ import (
 // Ours is the name of the endpoint among the peers.
 const Ours = "idempotent"
 
-type endpointRunner[K comparable, V any] struct{ *idempotent.Endpoint[K, V] }
+type endpointRunner[K comparable, V any] struct {
+	*idempotent.Endpoint[K, V]
+	ttl time.Duration
+}
 
 func newEndpoint[K comparable, V any](c Config) Runner[K, V] {
-	return endpointRunner[K, V]{NewEndpoint(idempotent.Options[K, V]{TTL: c.TTL, Capacity: c.Capacity})}
+	return runnerOf(idempotent.Options[K, V]{TTL: c.TTL, Capacity: c.Capacity})
+}
+
+func runnerOf[K comparable, V any](opts idempotent.Options[K, V]) endpointRunner[K, V] {
+	return endpointRunner[K, V]{NewEndpoint(opts), opts.TTL}
 }
 
 // NewEndpoint is idempotent.New for options that are known to be good.
@@ -34,8 +41,10 @@ func (r endpointRunner[K, V]) Do(ctx context.Context, key K, effect Effect[V]) (
 // Stale is how many late retries were noticed.
 func (r endpointRunner[K, V]) Stale() uint64 { return r.Stats().Stale }
 
+// Fill restores records as a snapshot has them: they completed a window before
+// their end. Those that end earlier than what is kept already are kept apart.
 func (r endpointRunner[K, V]) Fill(end time.Time, n int, key func(int) K, value func(int) V) {
-	completed := time.Now()
+	completed := end.Add(-r.ttl)
 	var records iter.Seq2[K, idempotent.Record[V]] = func(yield func(K, idempotent.Record[V]) bool) {
 		for i := 0; i < n && yield(key(i), idempotent.Record[V]{Value: value(i), CompletedAt: completed, ExpiresAt: end}); i++ {
 		}
@@ -54,7 +63,7 @@ const OursNoStale = "idempotent, StaleMemory -1"
 
 func noStalePeer() Peer {
 	return Peer{Name: OursNoStale, Strings: func(c Config) Runner[string, Value] {
-		return endpointRunner[string, Value]{NewEndpoint(idempotent.Options[string, Value]{TTL: c.TTL, StaleMemory: -1})}
+		return runnerOf(idempotent.Options[string, Value]{TTL: c.TTL, StaleMemory: -1})
 	}}
 }
 

@@ -103,6 +103,6 @@ const OursFingerprint = "idempotent, with Fingerprint"
 
 func fingerprintPeer() Peer {
 	return Peer{Name: OursFingerprint, Strings: func(c Config) Runner[string, Value] {
-		return fingerprinted{endpointRunner[string, Value]{NewEndpoint(idempotent.Options[string, Value]{TTL: c.TTL})}}
+		return fingerprinted{runnerOf(idempotent.Options[string, Value]{TTL: c.TTL})}
 	}}
 }

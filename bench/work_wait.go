@@ -92,7 +92,7 @@ const OursShare = "idempotent, ShareFailure"
 
 func sharePeer() Peer {
 	return Peer{Name: OursShare, Strings: func(c Config) Runner[string, Value] {
-		return endpointRunner[string, Value]{NewEndpoint(idempotent.Options[string, Value]{TTL: c.TTL, ShareFailure: true})}
+		return runnerOf(idempotent.Options[string, Value]{TTL: c.TTL, ShareFailure: true})
 	}}
 }
 
