@@ -33,10 +33,10 @@ fuzz() { # every target of the root's module and of this one, $TOGETHER at a tim
 			done
 		)
 	done | FUZZ=$FUZZ xargs -P "$TOGETHER" -n 3 sh -c '
-		cd "$0" && out=$(go test "$1" -run "^\$" -fuzz "^$2\$" -fuzztime "$FUZZ" -parallel "$WORKERS" 2>&1 </dev/null) || failed=255
-		echo "-- $1 $2"
-		echo "$out" | if [ -n "${failed-}" ]; then cat; else tail -n 3; fi
-		exit "${failed:-0}"'
+		out=$(cd "$1" && "$0/fuzz.sh" "$2" "$3") || failed=255
+		echo "-- $2 $3"
+		echo "$out"
+		exit "${failed:-0}"' "$PWD"
 }
 
 interleavings() { (cd .. && go test . -count=1 -run TestInterleavings -interleave.seeds="$SEEDS" -v -timeout 30m); }
