@@ -49,7 +49,9 @@ func (t *timing) ended(completed int64) bool {
 }
 
 // over is what ended finds out by the clock.
-func (t *timing) over(completed int64) bool { return after(completed, t.window) <= t.now() }
+func (t *timing) over(completed int64) bool {
+	return after(completed, t.window) <= t.now()
+}
 
 // look returns the present, and sees to it that horizon is not before it.
 func (t *timing) look() int64 {

@@ -109,6 +109,11 @@ var keptMutants = []keptMutant{
 		new: "s.key == key {",
 	},
 	{
+		name: "a result ends one instant late", by: byOrder,
+		old: "after(completed, t.window) <= t.now()\n",
+		new: "after(completed, t.window) < t.now()\n",
+	},
+	{
 		name: "the timer is never armed again", by: byLoad,
 		old: "\te.timing.horizon.Store(never)\n\te.expire()\n",
 		new: "\te.expire()\n",
