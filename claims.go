@@ -45,6 +45,7 @@ type call[K comparable, V any] struct {
 	shard  *shard[K, V]
 	dead   error  // ctx's, when the call came to the lock
 	parent caller // the claim whose effect makes this call, or nil
+	stale  bool   // the stale memory knew the key when this call got its claim; it learns no claimed key
 }
 
 func (in *call[K, V]) refusal(kind, cause error) error {
@@ -258,7 +259,9 @@ func (e *Endpoint[K, V]) keep(in *call[K, V], l *line[K, V], end outcome[V], now
 		k.fingerprint = l.fingerprint
 	}
 	in.shard.results.add(in.req.Key, in.hash, k)
-	e.stale.forget(in.req.Key)
+	if in.stale {
+		e.stale.forget(in.req.Key)
+	}
 	return k.ends
 }
 

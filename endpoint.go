@@ -136,6 +136,7 @@ func (e *Endpoint[K, V]) follow(in *call[K, V], w *waiter[K, V]) (V, Verdict, er
 		}
 	}()
 	e.step(in.ctx, "wait")
+	w.spin()
 	select {
 	case <-w.ready:
 	case <-in.ctx.Done():
@@ -176,8 +177,10 @@ func (e *Endpoint[K, V]) abandon(in *call[K, V], w *waiter[K, V]) {
 
 // lead runs the call that holds claim c.
 func (e *Endpoint[K, V]) lead(in *call[K, V], c *claim[K, V]) (V, Verdict, error) {
-	if e.slots != nil || e.stale.any() {
-		if err := e.admit(in, c); err != nil {
+	completed, stale := e.stale.recall(c.key)
+	in.stale = stale
+	if ask := stale && e.opts.OnStale != nil; ask || e.slots != nil {
+		if err := e.admit(in, c, ask, completed); err != nil {
 			var zero V
 			return zero, Refused, err
 		}
@@ -188,10 +191,11 @@ func (e *Endpoint[K, V]) lead(in *call[K, V], c *claim[K, V]) (V, Verdict, error
 	return e.hand(e.run(in, c, nil), Executed)
 }
 
-// admit does what comes between the claim and its effect: it asks OnStale and
-// waits for a slot. If that refuses, or the caller's code in it does not return,
-// slot and claim are given up and the call counts as refused.
-func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V]) error {
+// admit does what may come between the claim and its effect: it asks OnStale
+// about a key whose last result completed then, and waits for a slot. If that
+// refuses, or the caller's code in it does not return, slot and claim are given
+// up and the call counts as refused.
+func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V], ask bool, completed int64) error {
 	admitted, holding := false, false
 	defer func() {
 		if admitted {
@@ -202,8 +206,7 @@ func (e *Endpoint[K, V]) admit(in *call[K, V], c *claim[K, V]) error {
 		}
 		e.giveUp(in, c)
 	}()
-	completed, stale := e.stale.recall(c.key)
-	if stale && e.opts.OnStale != nil {
+	if ask {
 		at := e.timing.start().Add(time.Duration(completed))
 		if err := e.opts.OnStale(cancelable[K, V]{c}, c.key, at); err != nil {
 			return in.refusal(nil, err)

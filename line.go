@@ -18,6 +18,7 @@ type waiter[K comparable, V any] struct {
 	fingerprint string
 	line        *line[K, V] // nil once it has left; guarded by mu
 	prev, next  *waiter[K, V]
+	spins       bool // nobody waited for the attempt before this call
 
 	ready chan struct{}
 	claim *claim[K, V] // the claim has passed to this call
@@ -25,8 +26,24 @@ type waiter[K comparable, V any] struct {
 	err   error        // why this call is refused
 }
 
+// spin looks out for the end of a quick effect for two microseconds or so, less
+// than it takes to put a goroutine to sleep and to wake it. Of a crowd only the
+// first does: the others would keep the effect from its core.
+func (w *waiter[K, V]) spin() {
+	if !w.spins {
+		return
+	}
+	for range 200 {
+		select {
+		case <-w.ready:
+			return
+		default:
+		}
+	}
+}
+
 func (l *line[K, V]) push(w *waiter[K, V]) {
-	w.line, w.prev = l, l.last
+	w.line, w.prev, w.spins = l, l.last, l.last == nil
 	if l.last == nil {
 		l.first = w
 	} else {

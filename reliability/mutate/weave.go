@@ -71,7 +71,7 @@ func weaveFile(path string, mutants []mutant, numbers []int) ([]byte, error) {
 	}
 	offset := func(p token.Pos) int { return fset.Position(p).Offset }
 	var out, copies bytes.Buffer
-	at := 0
+	at, planted := 0, 0
 	for _, decl := range file.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
 		if !ok || fn.Body == nil {
@@ -84,6 +84,7 @@ func weaveFile(path string, mutants []mutant, numbers []int) ([]byte, error) {
 			if m.from < from || m.to > to {
 				continue
 			}
+			planted++
 			name := fmt.Sprintf("%s_m%d", fn.Name.Name, i+1)
 			call, err := callOf(fn, name)
 			if err != nil {
@@ -99,6 +100,9 @@ func weaveFile(path string, mutants []mutant, numbers []int) ([]byte, error) {
 			fmt.Fprintf(&out, "switch chosenMutant { %s };", cases.Bytes())
 			at = brace
 		}
+	}
+	if planted < len(numbers) {
+		return nil, fmt.Errorf("%s: %d of %d mutants reach beyond one function", path, len(numbers)-planted, len(numbers))
 	}
 	out.Write(source[at:])
 	out.Write(copies.Bytes())
