@@ -20,7 +20,7 @@ func runKept(ctx context.Context, root, only string, every bool, timeout time.Du
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	b := bench{root, scratch, timeout}
+	b := bench{root, scratch, timeout, make(map[string]time.Duration)}
 	var mutants []mutant
 	for _, k := range keptMutants {
 		m, err := b.find(k)

@@ -39,8 +39,14 @@ type verdict struct {
 // bench is where mutants are built: the root's folder and a scratch folder.
 type bench struct {
 	root, scratch string
-	timeout       time.Duration
+	timeout       time.Duration            // the longest that a layer may take
+	limits        map[string]time.Duration // shorter ones, by the layer's name
 }
+
+// hangs is how many times as long as on the code as it is a layer may take: the
+// workers share the processors, and a lock that is never released must not
+// take a minute of each layer.
+const hangs = 8
 
 // build compiles a layer's test binary under an overlay.
 func (b bench) build(ctx context.Context, l layer, overlay string) (bin string, err error) {
@@ -76,6 +82,7 @@ func (b bench) buildAll(ctx context.Context, mutants []mutant, use func(layer) b
 		if bins[l.name], err = b.build(ctx, l, overlay); err != nil {
 			return nil, err
 		}
+		began := time.Now()
 		v, err := b.run(ctx, l, bins[l.name], 0)
 		if err != nil {
 			return nil, err
@@ -83,6 +90,7 @@ func (b bench) buildAll(ctx context.Context, mutants []mutant, use func(layer) b
 		if v.killed {
 			return nil, fmt.Errorf("%s fails on the code as it is: %s\n%s", l.name, v.how, v.output)
 		}
+		b.limits[l.name] = min(b.timeout, hangs*time.Since(began)+10*time.Second)
 	}
 	return bins, nil
 }
@@ -91,9 +99,13 @@ var afterCount = regexp.MustCompile(`after [\d,]+ (?:operations|interleavings)|(
 
 // run runs a layer's binary with one mutant chosen.
 func (b bench) run(ctx context.Context, l layer, bin string, mutant int) (verdict, error) {
-	limited, cancel := context.WithTimeout(ctx, b.timeout+10*time.Second)
+	timeout := b.timeout
+	if limit, ok := b.limits[l.name]; ok {
+		timeout = limit
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout+10*time.Second)
 	defer cancel()
-	args := append([]string{"-test.v", "-test.timeout=" + b.timeout.String()}, l.args...)
+	args := append([]string{"-test.v", "-test.timeout=" + timeout.String()}, l.args...)
 	cmd := exec.CommandContext(limited, bin, args...)
 	cmd.Dir, cmd.Env = filepath.Join(b.root, l.pkg), append(os.Environ(), fmt.Sprint("MUTANT=", mutant))
 	cmd.WaitDelay = time.Second

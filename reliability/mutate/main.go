@@ -131,7 +131,7 @@ func all(ctx context.Context, root string, files []string, logFile string, worke
 	}
 	fmt.Printf("%d viable mutants, %d judged before\n", len(mutants), len(t.done))
 	for part := range slices.Chunk(todo, 300) {
-		if err = judgeAll(ctx, bench{root: root, timeout: timeout}, part, workers, t); err != nil || ctx.Err() != nil {
+		if err = judgeAll(ctx, bench{root: root, timeout: timeout, limits: make(map[string]time.Duration)}, part, workers, t); err != nil || ctx.Err() != nil {
 			break
 		}
 	}
