@@ -143,8 +143,8 @@ func (e *Endpoint[K, V]) join(c *claim[K, V], in *call[K, V]) (got entry[K, V]) 
 	return got
 }
 
-// leave takes w out of its line. False means that it has left already: the
-// attempt ended at the same moment, and ready is closed or about to be.
+// leave takes w out of its line. False means that the attempt ended at the same
+// moment and has taken it out: w has the outcome, or the claim.
 func (s *shard[K, V]) leave(w *waiter[K, V]) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,16 +37,11 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 	if err != nil {
 		return nil, err
 	}
-	// Eight shards a core keep two callers on one lock rare; past 64 they only cost.
-	shards := 8
-	for shards < 8*runtime.GOMAXPROCS(0) && shards < 64 {
-		shards *= 2
-	}
 	e := &Endpoint[K, V]{
 		opts:   opts,
 		seed:   maphash.MakeSeed(),
 		spread: ^uint64(0),
-		shards: make([]shard[K, V], shards),
+		shards: make([]shard[K, V], shardsFor(runtime.GOMAXPROCS(0))),
 		stale:  newStaleMemory[K](opts.StaleMemory),
 	}
 	e.timing.init(opts.TTL, weakly(e, (*Endpoint[K, V]).sweep))
@@ -60,6 +55,16 @@ func New[K comparable, V any](opts Options[K, V]) (*Endpoint[K, V], error) {
 		e.shards[i].results.init(e)
 	}
 	return e, nil
+}
+
+// shardsFor is a power of two. Eight shards a processor keep two callers on one
+// lock rare; past 64 they only cost.
+func shardsFor(processors int) int {
+	n := 8
+	for n < 8*processors && n < 64 {
+		n *= 2
+	}
+	return n
 }
 
 // Do is [Endpoint.Handle] for a key alone.
@@ -147,7 +152,6 @@ func (e *Endpoint[K, V]) follow(in *call[K, V], w *waiter[K, V]) (V, Verdict, er
 			return e.refuse(in.refusal(ErrInFlight, dead))
 		}
 		// The attempt ended first: w has its outcome, or the claim.
-		<-w.ready
 	}
 	dead := contextError(in.ctx)
 	gone = true
@@ -164,15 +168,15 @@ func (e *Endpoint[K, V]) follow(in *call[K, V], w *waiter[K, V]) (V, Verdict, er
 	return e.lead(in, w.claim)
 }
 
-// abandon refuses a call that waits no more and will not return.
+// abandon gives up what a call waited for or got that will not return. If its
+// attempt has ended, that has counted it as shared.
 func (e *Endpoint[K, V]) abandon(in *call[K, V], w *waiter[K, V]) {
-	if !in.shard.leave(w) {
-		if <-w.ready; w.claim != nil {
-			e.giveUp(in, w.claim)
-			return
-		}
+	switch left := in.shard.leave(w); {
+	case left || w.err != nil:
+		e.tally(refused)
+	case w.claim != nil:
+		e.giveUp(in, w.claim)
 	}
-	e.tally(refused)
 }
 
 // lead runs the call that holds claim c.

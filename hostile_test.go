@@ -67,6 +67,26 @@ func TestContextsThatPanic(t *testing.T) {
 			addsUp(t, e, 2)
 		})
 	})
+	t.Run("a waiter whose Err panics as the attempt succeeds gives up no claim", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e := open(t, options{})
+			leader := start(e, bg, "k", after(time.Second, returns("v", nil)))
+			ctx := &hostile{Context: bg}
+			var thrown any
+			go func() {
+				defer func() { thrown = recover() }()
+				_, _, _ = e.Do(ctx, "k", returns("never", nil))
+			}()
+			synctest.Wait()
+			ctx.inErr.Store(true)
+			gives(t, "v", executed)(leader.end(t))
+			synctest.Wait()
+			require.Equal(t, "Err", thrown)
+			gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
+			require.Empty(t, e.InFlight())
+			addsUp(t, e, 3)
+		})
+	})
 	t.Run("a claim whose Err panics gives its slot back", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := open(t, options{MaxConcurrent: 1})

@@ -11,8 +11,9 @@ type line[K comparable, V any] struct {
 	node        node
 }
 
-// waiter is a call that waits for a claim. When ready is closed it has left the
-// line, one of claim, end and err is set, and none of them is written again.
+// waiter is a call that waits for a claim. Once it is out of the line, one of
+// claim, end and err is set, unless it left by itself, and none of them is
+// written again. Then ready is closed.
 type waiter[K comparable, V any] struct {
 	ctx         context.Context
 	fingerprint string

@@ -146,6 +146,20 @@ func TestNestedCalls(t *testing.T) {
 		<-c.done
 	})
 
+	promise(t, "what a failed attempt has left running is no circle for its heir", func(t *testing.T) {
+		e := open(t, options{})
+		var left *call
+		failing := start(e, bg, "a", func(ctx context.Context) (string, error) {
+			left = launch(e, ctx, request{Key: "b"}, after(2*time.Second, calls(e, "a", forbidden(t))))
+			time.Sleep(time.Second)
+			return "", errBoom
+		})
+		heir := start(e, bg, "a", after(time.Minute, returns("v", nil)))
+		fails(t, executed, errBoom)(failing.end(t))
+		gives(t, "v", executed)(left.end(t))
+		gives(t, "v", executed)(heir.end(t))
+	})
+
 	t.Run("parallel nested calls are checked in no time", func(t *testing.T) {
 		const depth = 60 // 2^60 paths lead down
 		e := openFor(t, idempotent.Options[int, int]{})
@@ -248,4 +262,40 @@ func TestCallsThatEffectsLeaveBehindNeverHang(t *testing.T) {
 		t.Fatalf("hangs: %+v", e.Stats())
 	}
 	addsUp(t, e, made.Load())
+}
+
+// On real cores: a duplicate and the effect's first call come at one moment, and
+// both need what the claim did not have so far.
+func TestDuplicatesComeAsEffectsMakeTheirFirstCall(t *testing.T) {
+	const rounds = 20_000
+	e := openFor(t, idempotent.Options[int, string]{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 1; i <= rounds; i++ {
+			var running, coming atomic.Bool
+			var duplicate sync.WaitGroup
+			duplicate.Go(func() {
+				for !running.Load() {
+				}
+				coming.Store(true)
+				e.Do(bg, i, func(context.Context) (string, error) { return "", errBoom })
+			})
+			e.Do(bg, i, func(ctx context.Context) (string, error) {
+				running.Store(true)
+				for !coming.Load() {
+				}
+				e.Do(ctx, -1, func(context.Context) (string, error) { return "", errBoom })
+				return "v", nil
+			})
+			duplicate.Wait()
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("hangs: %+v", e.Stats())
+	}
+	require.Zero(t, e.Stats().InFlight)
+	require.Zero(t, e.Stats().Waiting)
 }

@@ -195,6 +195,22 @@ func TestStale(t *testing.T) {
 		}
 	})
 
+	promise(t, "a key that has run again takes no room in the memory", func(t *testing.T) {
+		e := open(t, options{StaleMemory: 2})
+		for _, key := range []string{"a", "b"} {
+			e.Do(bg, key, returns("v", nil))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(window)
+		gives(t, "v", executed)(e.Do(bg, "b", returns("v", nil)))
+		_, _, err := e.Handle(bg, request{Key: "c", TTL: time.Second}, returns("v", nil))
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.EqualValues(t, 1, e.Stats().Stale)
+		gives(t, "v", executed)(e.Do(bg, "a", returns("v", nil)))
+		require.EqualValues(t, 2, e.Stats().Stale, "c and a are remembered: b is kept again")
+	})
+
 	promise(t, "a memory of -1 remembers nothing, and nothing is asked", func(t *testing.T) {
 		e := open(t, options{StaleMemory: -1, OnStale: func(context.Context, string, time.Time) error { return errors.New("asked") }})
 		e.Do(bg, "k", returns("v", nil))
