@@ -85,12 +85,12 @@ func TestEffectContext(t *testing.T) {
 	})
 
 	promise(t, "EffectTimeout puts a deadline on it, counted from the effect's start", func(t *testing.T) {
-		for _, detach := range []bool{false, true} {
-			e := open(t, options{EffectTimeout: time.Second, Detach: detach})
+		for _, opts := range []options{{EffectTimeout: time.Second}, {EffectTimeout: time.Second, Detach: true}, {EffectTimeout: 1}} {
+			e := open(t, opts)
 			waitsForEnd := func(ctx context.Context) (string, error) {
 				deadline, bounded := ctx.Deadline()
 				require.True(t, bounded)
-				require.Equal(t, time.Second, time.Until(deadline))
+				require.Equal(t, opts.EffectTimeout, time.Until(deadline))
 				key, _ := idempotent.Key[string](ctx)
 				require.Equal(t, "k", key)
 				<-ctx.Done()
@@ -99,9 +99,9 @@ func TestEffectContext(t *testing.T) {
 			leader := start(e, bg, "k", waitsForEnd)
 			heir := start(e, bg, "k", waitsForEnd)
 			fails(t, executed, context.DeadlineExceeded)(leader.end(t))
-			require.Equal(t, time.Second, leader.took)
+			require.Equal(t, opts.EffectTimeout, leader.took)
 			fails(t, executed, context.DeadlineExceeded)(heir.end(t))
-			require.Equal(t, 2*time.Second, heir.took)
+			require.Equal(t, 2*opts.EffectTimeout, heir.took)
 		}
 	})
 

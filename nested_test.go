@@ -267,35 +267,38 @@ func TestCallsThatEffectsLeaveBehindNeverHang(t *testing.T) {
 // On real cores: a duplicate and the effect's first call come at one moment, and
 // both need what the claim did not have so far.
 func TestDuplicatesComeAsEffectsMakeTheirFirstCall(t *testing.T) {
-	const rounds = 20_000
 	e := openFor(t, idempotent.Options[int, string]{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := 1; i <= rounds; i++ {
-			var running, coming atomic.Bool
-			var duplicate sync.WaitGroup
-			duplicate.Go(func() {
-				for !running.Load() {
-				}
-				coming.Store(true)
-				e.Do(bg, i, func(context.Context) (string, error) { return "", errBoom })
-			})
-			e.Do(bg, i, func(ctx context.Context) (string, error) {
+	fx := func(context.Context) (string, error) { return "", errBoom }
+	rounds := 0
+	for began := time.Now(); rounds < 20_000 && time.Since(began) < 2*time.Second; {
+		rounds++
+		var running, coming atomic.Bool
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			for !running.Load() {
+			}
+			coming.Store(true)
+			e.Do(bg, rounds, fx)
+		})
+		calls.Go(func() {
+			e.Do(bg, rounds, func(ctx context.Context) (string, error) {
 				running.Store(true)
 				for !coming.Load() {
 				}
-				e.Do(ctx, -1, func(context.Context) (string, error) { return "", errBoom })
+				e.Do(ctx, -1, fx)
 				return "v", nil
 			})
-			duplicate.Wait()
+		})
+		done := make(chan struct{})
+		go func() { calls.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("hangs in round %d: %+v", rounds, e.Stats())
 		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("hangs: %+v", e.Stats())
 	}
-	require.Zero(t, e.Stats().InFlight)
-	require.Zero(t, e.Stats().Waiting)
+	s := e.Stats()
+	t.Logf("%d rounds, %d duplicates waited", rounds, s.Shared)
+	require.Zero(t, s.InFlight)
+	require.Zero(t, s.Waiting)
 }

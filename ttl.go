@@ -119,12 +119,12 @@ func (r *results[K, V]) add(key K, hash uint64, k kept[V]) {
 	r.shelf.add(key, k)
 }
 
-// drop takes key's result away; its room stays taken.
+// drop takes key's result away, which there must be; its room stays taken.
 func (r *results[K, V]) drop(key K, hash uint64) {
 	if f, ok := r.ledger.get(key, hash); ok {
 		r.ledger.remove(f)
-	} else if s := r.shelf.byKey[key]; s != nil {
-		r.shelf.drop(s)
+	} else {
+		r.shelf.drop(r.shelf.byKey[key])
 	}
 }
 
