@@ -2,7 +2,9 @@ package idempotent
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,5 +43,51 @@ func TestAfterNeverOverflows(t *testing.T) {
 		{never - 1, 1, never}, {never, 1, never}, {never, Forever, never}, {never - 2, 1, never - 1},
 	} {
 		require.Equal(t, c.ends, after(c.at, c.window), "%d + %d", c.at, c.window)
+	}
+}
+
+func TestCountOfWhatHasEnded(t *testing.T) {
+	for _, slotSize := range []uintptr{40, 1000} { // slabs of 64 slots and of 8
+		for _, n := range []int{0, 1, 7, 8, 9, 63, 64, 65, 200} {
+			var timing timing
+			timing.init(Forever, func() {})
+			var l ledger[int, int]
+			l.init(slotSize)
+			for i := range n {
+				l.append(i, uint64(i)<<40, i, int64(i), beside{})
+			}
+			live := slices.Collect(maps.Keys(maps.Collect(func(yield func(int, bool) bool) {
+				for i := range n {
+					yield(i, true)
+				}
+			})))
+			slices.Sort(live)
+			check := func() {
+				for end := range n + 1 {
+					want := 0
+					for _, i := range live {
+						if i < end {
+							want++
+						}
+					}
+					require.Equal(t, want, l.countIf(func(s *slot[int, int]) bool { return s.completed < int64(end) }), "%d of %v", end, live)
+				}
+			}
+			check()
+			for _, gone := range []int{3, 0, 64, 66, n - 1, n - 2, 5} {
+				if f, ok := l.get(gone, uint64(gone)<<40); ok && gone >= 0 {
+					l.remove(f)
+					live = slices.DeleteFunc(live, func(i int) bool { return i == gone })
+					check()
+				}
+			}
+			for l.live > 3 { // the head moves on
+				if _, _, ok := l.first(); ok {
+					l.pop()
+					live = live[1:]
+					check()
+				}
+			}
+		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"sort"
 	"sync/atomic"
 )
 
@@ -333,12 +332,23 @@ func (l *ledger[K, V]) rewrite(b *slab[K, V]) {
 }
 
 // countIf counts the results at the head for which cond holds. It must hold for
-// none after one for which it does not.
-func (l *ledger[K, V]) countIf(cond func(*slot[K, V]) bool) int {
-	return sort.Search(int(l.tail-l.head), func(n int) bool {
-		b, i := l.slabAt(uint32(l.head + uint64(n)))
-		return !cond(&b.slots[i])
-	})
+// none after one for which it does not. mu must be held: of most slabs one slot
+// is looked at.
+func (l *ledger[K, V]) countIf(cond func(*slot[K, V]) bool) (n int) {
+	for seq := l.head; seq < l.tail; seq = l.from(seq) + l.size() {
+		b, i := l.slabAt(uint32(seq))
+		unused := 64 - min(l.size(), l.tail-l.from(seq))
+		live := ^b.gone << unused >> unused >> i << i // a bit for each result
+		all := live
+		for live != 0 && !cond(&b.slots[bits.Len64(live)-1]) {
+			live &^= 1 << (bits.Len64(live) - 1)
+		}
+		n += bits.OnesCount64(live)
+		if live != all {
+			break
+		}
+	}
+	return n
 }
 
 // all returns the results in [head, tail) as they are now, to be gone through

@@ -100,3 +100,12 @@ func (q *queue[K, V]) Pop() any {
 	q.items = q.items[:last]
 	return r
 }
+
+// ended is at least how many results have ended at now: all, if one has. The
+// shelf is small.
+func (s *shelf[K, V]) ended(now int64) int {
+	if first := s.byEnd.first(); first == nil || first.ends > now {
+		return 0
+	}
+	return len(s.byKey)
+}

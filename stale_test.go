@@ -195,6 +195,39 @@ func TestStale(t *testing.T) {
 		}
 	})
 
+	promise(t, "of many that end at once as many are remembered as there is room for", func(t *testing.T) {
+		const keys, most = 5_000, 1_000
+		e := open(t, options{StaleMemory: most, Capacity: keys})
+		for round := range 2 { // the second needs the room of the first
+			for i := range keys {
+				gives(t, "v", executed)(e.Do(bg, fmt.Sprint(i, "of round", round), returns("v", nil)))
+			}
+			time.Sleep(window)
+			require.Zero(t, e.Stats().Retained)
+			require.EqualValues(t, keys*(round+1), e.Stats().Expired)
+		}
+		for i := range keys {
+			fails(t, executed, errBoom)(e.Do(bg, fmt.Sprint(i, "of round", 1), returns("", errBoom)))
+		}
+		require.EqualValues(t, most, e.Stats().Stale)
+	})
+
+	promise(t, "what was forgotten before takes no room in the memory from others", func(t *testing.T) {
+		const keys, most = 2_000, 500
+		e := open(t, options{StaleMemory: most})
+		for i := range keys {
+			e.Do(bg, fmt.Sprint(i), returns("v", nil))
+		}
+		for i := range keys - most/2 {
+			require.True(t, e.Forget(fmt.Sprint(i)))
+		}
+		time.Sleep(window)
+		for i := range keys {
+			fails(t, executed, errBoom)(e.Do(bg, fmt.Sprint(i), returns("", errBoom)))
+		}
+		require.EqualValues(t, most/2, e.Stats().Stale)
+	})
+
 	promise(t, "a key that has run again takes no room in the memory", func(t *testing.T) {
 		e := open(t, options{StaleMemory: 2})
 		for _, key := range []string{"a", "b"} {

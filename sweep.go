@@ -15,6 +15,9 @@ const (
 	// sweepPause is the least time between two sweeps: results that end one after
 	// another go in groups.
 	sweepPause = 50 * time.Millisecond
+	// fewAtOnce is how many results may end at once for the stale memory to
+	// forget in the very order in which they end, and not in about that order.
+	fewAtOnce = 256
 )
 
 // timing tells whether a result has ended, on most calls without a look at the
@@ -116,14 +119,11 @@ func (e *Endpoint[K, V]) sweep() {
 // expire lets go of all results whose window has ended, and says how many.
 func (e *Endpoint[K, V]) expire() (n int) {
 	now := e.timing.look()
-	skip, total := e.surplus(now)
-	if total > 256 {
-		return e.expireUntil(now, skip)
+	if e.survey(now) > fewAtOnce {
+		return e.expireUntil(now)
 	}
-	// The stale memory forgets in the order in which results end; where there are
-	// many at once, in about that order.
 	for next := e.earliest(); next <= now; next = e.earliest() {
-		n += e.expireUntil(next, skip)
+		n += e.expireUntil(next)
 	}
 	return n
 }
@@ -141,7 +141,7 @@ func (e *Endpoint[K, V]) earliest() int64 {
 }
 
 // expireUntil lets go of all results that end by an instant, and says how many.
-func (e *Endpoint[K, V]) expireUntil(end int64, skip []int) (n int) {
+func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 	// A lock that is taken again at once keeps its waiters out for milliseconds:
 	// each shard has a short turn, then the next.
 	const turn = 64
@@ -150,7 +150,7 @@ func (e *Endpoint[K, V]) expireUntil(end int64, skip []int) (n int) {
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			gone := s.results.expireSome(end, turn, &skip[i])
+			gone := s.results.expireSome(end, turn)
 			s.mu.Unlock()
 			n += gone
 			more = more || gone == turn
@@ -162,25 +162,31 @@ func (e *Endpoint[K, V]) expireUntil(end int64, skip []int) (n int) {
 	return n
 }
 
-// surplus tells how many of the results that have ended at now each shard need
-// not remember, because later ones will have pushed them out of the stale memory.
-// It also tells how many have ended, about.
-func (e *Endpoint[K, V]) surplus(now int64) (skip []int, total int) {
-	skip = make([]int, len(e.shards))
+// survey tells how many results have ended at now, those of the shelves at most.
+// It also tells the shards how many of them the stale memory need not learn
+// because later ones will push them out again: of a million, most. Surveys at one
+// time may differ, but what either leaves fills the memory.
+func (e *Endpoint[K, V]) survey(now int64) (ended int) {
+	logged, shelved := make([]int, len(e.shards)), 0
 	for i := range e.shards {
 		s := &e.shards[i]
 		s.mu.Lock()
-		skip[i] = s.results.ended(now)
+		logged[i] = s.results.ended(now)
+		shelved += s.results.shelf.ended(now)
 		s.mu.Unlock()
-		total += skip[i]
+		ended += logged[i]
 	}
-	for i, ended := range skip {
-		skip[i] = 0
-		if e.stale != nil && total > e.stale.most && total > 256 {
-			skip[i] = int(float64(ended) * (1 - float64(e.stale.most)/float64(total)))
+	if e.stale != nil && ended > max(e.stale.most, fewAtOnce) {
+		share := 1 - float64(e.stale.most)/float64(ended)
+		for i := range e.shards {
+			s := &e.shards[i]
+			s.mu.Lock()
+			gone := logged[i] - s.results.ended(now) // meanwhile, and perhaps not learned
+			s.results.surplus = max(0, int(float64(logged[i])*share)-gone)
+			s.mu.Unlock()
 		}
 	}
-	return skip, total
+	return ended + shelved
 }
 
 // makeRoom lets go of results that have ended at now or, with EvictOldest, of
@@ -188,11 +194,11 @@ func (e *Endpoint[K, V]) surplus(now int64) (skip []int, total int) {
 // must be held.
 func (e *Endpoint[K, V]) makeRoom(now int64) bool {
 	const turn = 8 // one is enough; not so many that callers wait for it
-	gone, none := 0, 0
+	gone := 0
 	oldest := &e.shards[0]
 	for i := range e.shards {
 		s := &e.shards[i]
-		gone += s.results.expireSome(now, turn, &none)
+		gone += s.results.expireSome(now, turn)
 		if s.results.oldest().before(oldest.results.oldest()) {
 			oldest = s
 		}

@@ -68,6 +68,7 @@ type results[K comparable, V any] struct {
 	hash    func(K) uint64
 	stale   *staleMemory[K]
 	room    *room
+	surplus int // of the next results to expire: the stale memory need not learn them
 	expired uint64
 	evicted uint64
 }
@@ -137,8 +138,8 @@ func (r *results[K, V]) bury(key K, completed int64, count *uint64) {
 }
 
 // expireSome lets up to most results go whose window has ended at now, and says
-// how many. It remembers none of the keys while *skip is above 0.
-func (r *results[K, V]) expireSome(now int64, most int, skip *int) (n int) {
+// how many.
+func (r *results[K, V]) expireSome(now int64, most int) (n int) {
 	for ; n < most; n++ {
 		var key K
 		var completed int64
@@ -149,10 +150,11 @@ func (r *results[K, V]) expireSome(now int64, most int, skip *int) (n int) {
 			key, completed = s.key, s.completed
 			r.shelf.drop(s)
 		} else {
+			r.surplus = 0
 			break
 		}
-		if *skip > 0 {
-			*skip--
+		if r.surplus > 0 {
+			r.surplus--
 			r.room.give()
 			r.expired++
 			continue
@@ -162,14 +164,9 @@ func (r *results[K, V]) expireSome(now int64, most int, skip *int) (n int) {
 	return n
 }
 
-// ended counts the results whose window has ended at now. Those that have gone
-// before their time may be counted in.
+// ended counts the ledger's results whose window has ended at now.
 func (r *results[K, V]) ended(now int64) int {
-	n := r.ledger.countIf(func(s *slot[K, V]) bool { return after(s.completed, r.timing.window) <= now })
-	if s := r.shelf.byEnd.first(); s != nil && s.ends <= now {
-		n += len(r.shelf.byKey) // at most; the shelf is small
-	}
-	return n
+	return r.ledger.countIf(func(s *slot[K, V]) bool { return after(s.completed, r.timing.window) <= now })
 }
 
 // earliest is when the next window ends.
