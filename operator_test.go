@@ -239,6 +239,20 @@ func TestRecords(t *testing.T) {
 		gives(t, "v", replayed)(e.Do(bg, "0", forbidden(t)))
 	})
 
+	promise(t, "come in the order of completion, whatever their windows", func(t *testing.T) {
+		e := open(t, options{})
+		var order, got []string
+		for i := range 60 {
+			order = append(order, fmt.Sprint(i))
+			e.Handle(bg, request{Key: fmt.Sprint(i), TTL: time.Duration(i/3%2) * 2 * window}, returns("v", nil))
+			time.Sleep(time.Second)
+		}
+		for key := range e.Records() {
+			got = append(got, key)
+		}
+		require.Equal(t, order, got)
+	})
+
 	promise(t, "show neither claims nor failures nor what has ended", func(t *testing.T) {
 		e := open(t, options{})
 		e.Do(bg, "failed", returns("", errBoom))

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"weak"
@@ -145,6 +147,47 @@ func TestMemory(t *testing.T) {
 		require.True(t, eventually(func() bool { return heap()-before < 2*long+mebibyte }), "%d bytes more than before", heap()-before)
 		require.True(t, eventually(func() bool { return e.Stats().Retained == n/100 }))
 		runtime.KeepAlive(e)
+	})
+
+	t.Run("of evicted results comes back, but for a few", func(t *testing.T) {
+		const capacity = 100
+		e := openFor(t, idempotent.Options[int, *[1024]byte]{Capacity: capacity, EvictOldest: true})
+		var values []weak.Pointer[[1024]byte]
+		for i := range 100 * capacity {
+			value := new([1024]byte)
+			values = append(values, weak.Make(value))
+			e.Do(bg, i+1, func(context.Context) (*[1024]byte, error) { return value, nil })
+		}
+		alive := func() (n int) {
+			runtime.GC()
+			for _, v := range values {
+				if v.Value() != nil {
+					n++
+				}
+			}
+			return n
+		}
+		// Each shard may hold 8, or half of what it keeps, until its next eviction.
+		most := capacity + min(8*e.Shards(), capacity)
+		require.True(t, eventually(func() bool { return alive() <= most }), "%d values are held, more than %d", alive(), most)
+		runtime.KeepAlive(e)
+	})
+
+	t.Run("is bounded by Capacity also if every shard's lock is taken at once", func(t *testing.T) {
+		const capacity, callers, keys = 500, 8, 2_000
+		e := openFor(t, idempotent.Options[int, int]{Capacity: capacity})
+		var ran atomic.Int64
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for i := range keys {
+					e.Do(bg, 1+caller*keys+i, func(context.Context) (int, error) { ran.Add(1); return 1, nil })
+				}
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, capacity, ran.Load())
+		require.Equal(t, capacity, e.Stats().Retained)
 	})
 
 	t.Run("of a forgotten result comes back", func(t *testing.T) {
