@@ -174,7 +174,7 @@ func TestMemory(t *testing.T) {
 	})
 
 	t.Run("is bounded by Capacity also if every shard's lock is taken at once", func(t *testing.T) {
-		const capacity, callers, keys = 500, 8, 2_000
+		const capacity, callers, keys = 50_000, 8, 10_000
 		e := openFor(t, idempotent.Options[int, int]{Capacity: capacity})
 		var ran atomic.Int64
 		var wg sync.WaitGroup
