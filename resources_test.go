@@ -174,7 +174,9 @@ func TestMemory(t *testing.T) {
 	})
 
 	t.Run("is bounded by Capacity also if every shard's lock is taken at once", func(t *testing.T) {
-		const capacity, callers, keys = 50_000, 8, 10_000
+		const callers = 8
+		capacity := many(50_000)
+		keys := capacity / callers * 2
 		e := openFor(t, idempotent.Options[int, int]{Capacity: capacity})
 		var ran atomic.Int64
 		var wg sync.WaitGroup
