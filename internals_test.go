@@ -1,11 +1,13 @@
 package idempotent
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,4 +92,30 @@ func TestCountOfWhatHasEnded(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Nobody calls, so that only the timer can let the second result go.
+func TestTheTimerIsArmedAgainAfterASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := New(Options[int, int]{TTL: time.Hour})
+		require.NoError(t, err)
+		held := func() (n int) {
+			for i := range e.shards {
+				n += e.shards[i].results.len()
+			}
+			return n
+		}
+		effect := func(context.Context) (int, error) { return 1, nil }
+		for key := 1; key <= 3; key++ {
+			_, _, err := e.Do(t.Context(), key, effect)
+			require.NoError(t, err)
+			time.Sleep(10 * time.Minute)
+		}
+		time.Sleep(30*time.Minute - 1)
+		for left := 3; left > 0; left-- {
+			require.Equal(t, left, held())
+			time.Sleep(10 * time.Minute) // to 10 minutes, less a nanosecond, after an end
+			require.Equal(t, left-1, held())
+		}
+	})
 }

@@ -114,7 +114,7 @@ var keptMutants = []keptMutant{
 		new: "after(completed, t.window) < t.now()\n",
 	},
 	{
-		name: "the timer is never armed again", by: byLoad,
+		name: "the timer is never armed again", by: byContract,
 		old: "\te.timing.horizon.Store(never)\n\te.expire()\n",
 		new: "\te.expire()\n",
 	},
