@@ -53,16 +53,10 @@ func TestContextsThatPanic(t *testing.T) {
 			e := open(t, options{})
 			leader := start(e, bg, "k", after(time.Second, returns("", errBoom)))
 			ctx := &hostile{Context: bg}
-			var thrown any
-			go func() {
-				defer func() { thrown = recover() }()
-				_, _, _ = e.Do(ctx, "k", returns("never", nil))
-			}()
-			synctest.Wait()
+			doomed := start(e, ctx, "k", returns("never", nil))
 			ctx.inErr.Store(true)
 			leader.end(t)
-			synctest.Wait()
-			require.Equal(t, "Err", thrown)
+			doomed.throws(t, "Err")
 			require.Empty(t, e.InFlight())
 			addsUp(t, e, 2)
 		})
@@ -72,16 +66,10 @@ func TestContextsThatPanic(t *testing.T) {
 			e := open(t, options{})
 			leader := start(e, bg, "k", after(time.Second, returns("v", nil)))
 			ctx := &hostile{Context: bg}
-			var thrown any
-			go func() {
-				defer func() { thrown = recover() }()
-				_, _, _ = e.Do(ctx, "k", returns("never", nil))
-			}()
-			synctest.Wait()
+			doomed := start(e, ctx, "k", returns("never", nil))
 			ctx.inErr.Store(true)
 			gives(t, "v", executed)(leader.end(t))
-			synctest.Wait()
-			require.Equal(t, "Err", thrown)
+			doomed.throws(t, "Err")
 			gives(t, "v", replayed)(e.Do(bg, "k", forbidden(t)))
 			require.Empty(t, e.InFlight())
 			addsUp(t, e, 3)
@@ -92,16 +80,10 @@ func TestContextsThatPanic(t *testing.T) {
 			e := open(t, options{MaxConcurrent: 1})
 			first := start(e, bg, "first", after(time.Second, returns("v", nil)))
 			ctx := &hostile{Context: bg}
-			var thrown any
-			go func() {
-				defer func() { thrown = recover() }()
-				_, _, _ = e.Do(ctx, "second", returns("never", nil))
-			}()
-			synctest.Wait()
+			doomed := start(e, ctx, "second", returns("never", nil))
 			ctx.inErr.Store(true)
 			first.end(t)
-			synctest.Wait()
-			require.Equal(t, "Err", thrown)
+			doomed.throws(t, "Err")
 			gives(t, "v", executed)(e.Do(bg, "third", returns("v", nil)))
 			require.Empty(t, e.InFlight())
 			addsUp(t, e, 3)
