@@ -95,8 +95,12 @@ func TestTheTimerIsArmedAgainAfterASweep(t *testing.T) {
 		e, err := New(Options[int, int]{TTL: time.Hour})
 		require.NoError(t, err)
 		held := func() (n int) {
+			synctest.Wait()
 			for i := range e.shards {
-				n += e.shards[i].results.len()
+				s := &e.shards[i]
+				s.mu.Lock()
+				n += s.results.len()
+				s.mu.Unlock()
 			}
 			return n
 		}
