@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,4 +119,28 @@ func TestTheTimerIsArmedAgainAfterASweep(t *testing.T) {
 			require.Equal(t, left-1, held())
 		}
 	})
+}
+
+// Shards share the room and no lock: whoever gives races with all who wait to take.
+func TestRoomIsNeverOverdrawn(t *testing.T) {
+	r := &room{most: 1}
+	var within, over atomic.Int64
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range 4_000_000 {
+				if !r.take() {
+					continue
+				}
+				if within.Add(1) > 1 {
+					over.Add(1)
+				}
+				within.Add(-1)
+				r.give()
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, over.Load())
+	require.Zero(t, r.held.Load())
 }

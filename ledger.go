@@ -1,7 +1,6 @@
 package idempotent
 
 import (
-	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -351,9 +350,9 @@ func (l *ledger[K, V]) countIf(cond func(*slot[K, V]) bool) (n int) {
 	return n
 }
 
-// all returns the results in [head, tail) as they are now, to be gone through
-// without mu: slots are not written again.
-func (l *ledger[K, V]) all() iter.Seq2[*slot[K, V], beside] {
+// all goes through the results in [head, tail) as they are now, without mu: slots
+// are not written again. It ends with nil.
+func (l *ledger[K, V]) all() (next func() (*slot[K, V], beside)) {
 	type part struct {
 		*slab[K, V]
 		gone     uint64
@@ -364,14 +363,17 @@ func (l *ledger[K, V]) all() iter.Seq2[*slot[K, V], beside] {
 		b, i := l.slabAt(uint32(seq))
 		parts = append(parts, part{b, b.gone, i, uint32(min(l.size(), l.tail-l.from(seq)))})
 	}
-	return func(yield func(*slot[K, V], beside) bool) {
-		for _, p := range parts {
-			for i := p.from; i < p.to; i++ {
-				if p.gone>>i&1 == 0 && !yield(&p.slots[i], p.more(i)) {
-					return
+	return func() (*slot[K, V], beside) {
+		for ; len(parts) > 0; parts = parts[1:] {
+			for p := &parts[0]; p.from < p.to; {
+				i := p.from
+				p.from++
+				if p.gone>>i&1 == 0 {
+					return &p.slots[i], p.more(i)
 				}
 			}
 		}
+		return nil, beside{}
 	}
 }
 

@@ -100,7 +100,8 @@ func TestLedgerIsAMapThatForgetsInOrder(t *testing.T) {
 					}
 				}
 				all := make(map[string]int)
-				for s := range l.all() {
+				next := l.all()
+				for s, _ := next(); s != nil; s, _ = next() {
 					all[s.key] = s.value
 				}
 				require.True(t, maps.Equal(model, all))

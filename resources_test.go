@@ -6,8 +6,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"weak"
@@ -171,25 +169,6 @@ func TestMemory(t *testing.T) {
 		most := capacity + min(8*e.Shards(), capacity)
 		require.True(t, eventually(func() bool { return alive() <= most }), "%d values are held, more than %d", alive(), most)
 		runtime.KeepAlive(e)
-	})
-
-	t.Run("is bounded by Capacity also if every shard's lock is taken at once", func(t *testing.T) {
-		const callers = 8
-		capacity := many(50_000)
-		keys := capacity / callers * 2
-		e := openFor(t, idempotent.Options[int, int]{Capacity: capacity})
-		var ran atomic.Int64
-		var wg sync.WaitGroup
-		for caller := range callers {
-			wg.Go(func() {
-				for i := range keys {
-					e.Do(bg, 1+caller*keys+i, func(context.Context) (int, error) { ran.Add(1); return 1, nil })
-				}
-			})
-		}
-		wg.Wait()
-		require.EqualValues(t, capacity, ran.Load())
-		require.Equal(t, capacity, e.Stats().Retained)
 	})
 
 	t.Run("of a forgotten result comes back", func(t *testing.T) {

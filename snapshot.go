@@ -1,11 +1,13 @@
 package idempotent
 
 import (
+	"cmp"
 	"container/heap"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -112,11 +114,10 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			all := s.results.all()
+			ledger, shelf := s.results.all()
 			s.mu.Unlock()
-			next, stop := iter.Pull2(all)
-			defer stop()
-			sources.add(next)
+			sources.add(ledger)
+			sources.add(inOrder(shelf))
 		}
 		for len(sources) > 0 {
 			key, k := sources.next()
@@ -127,18 +128,33 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 	}
 }
 
-// recordHeap merges the results of the shards.
-type recordHeap[K comparable, V any] []recordSource[K, V]
+// source gives results in the order of completion, and false after the last.
+type source[K comparable, V any] func() (K, kept[V], bool)
 
-type recordSource[K comparable, V any] struct {
-	key  K
-	kept kept[V]
-	next func() (K, kept[V], bool)
+func inOrder[K comparable, V any](shelf []*shelved[K, V]) source[K, V] {
+	slices.SortFunc(shelf, func(a, b *shelved[K, V]) int { return cmp.Compare(a.completed, b.completed) })
+	return func() (key K, k kept[V], ok bool) {
+		if len(shelf) == 0 {
+			return key, k, false
+		}
+		first := shelf[0]
+		shelf = shelf[1:]
+		return first.key, first.kept, true
+	}
 }
 
-func (h *recordHeap[K, V]) add(next func() (K, kept[V], bool)) {
+// recordHeap merges sources.
+type recordHeap[K comparable, V any] []recordHead[K, V]
+
+type recordHead[K comparable, V any] struct {
+	key  K
+	kept kept[V]
+	next source[K, V]
+}
+
+func (h *recordHeap[K, V]) add(next source[K, V]) {
 	if key, k, ok := next(); ok {
-		heap.Push(h, recordSource[K, V]{key, k, next})
+		heap.Push(h, recordHead[K, V]{key, k, next})
 	}
 }
 
@@ -156,7 +172,7 @@ func (h *recordHeap[K, V]) next() (K, kept[V]) {
 func (h recordHeap[K, V]) Len() int           { return len(h) }
 func (h recordHeap[K, V]) Less(i, j int) bool { return h[i].kept.completed < h[j].kept.completed }
 func (h recordHeap[K, V]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *recordHeap[K, V]) Push(s any)        { *h = append(*h, s.(recordSource[K, V])) }
+func (h *recordHeap[K, V]) Push(s any)        { *h = append(*h, s.(recordHead[K, V])) }
 
 func (h *recordHeap[K, V]) Pop() any {
 	last := len(*h) - 1
@@ -167,8 +183,9 @@ func (h *recordHeap[K, V]) Pop() any {
 
 // Restore takes records back whose window still runs, with the end they had, and
 // says how many. It skips invalid keys and those that are held, and stops at
-// Capacity. Records in the order of completion take the least memory. A window's end comes across a restart by the wall clock, the only
-// clock that can; within one process by the monotonic one.
+// Capacity. Records in the order of completion take the least memory. A window's
+// end comes across a restart by the wall clock, the only clock that can; within one
+// process by the monotonic one.
 func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
 	for key, record := range records {
 		hash := e.hash(key)

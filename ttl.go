@@ -1,8 +1,6 @@
 package idempotent
 
 import (
-	"cmp"
-	"iter"
 	"maps"
 	"math"
 	"reflect"
@@ -211,32 +209,18 @@ func (r *results[K, V]) evictOldest() {
 	r.bury(s.key, s.completed, &r.evicted)
 }
 
-// all returns what is kept now, in the order of completion, to be gone through
-// without the lock.
-func (r *results[K, V]) all() iter.Seq2[K, kept[V]] {
-	slots := r.ledger.all()
-	others := slices.Collect(maps.Values(r.shelf.byKey))
-	return func(yield func(K, kept[V]) bool) {
-		shelved := slices.SortedFunc(slices.Values(others), func(a, b *shelved[K, V]) int {
-			return cmp.Compare(a.completed, b.completed)
-		})
-		for s, more := range slots {
-			for len(shelved) > 0 && shelved[0].completed < s.completed {
-				if !yield(shelved[0].key, shelved[0].kept) {
-					return
-				}
-				shelved = shelved[1:]
-			}
-			if !yield(s.key, r.unfold(s, more)) {
-				return
-			}
+// all returns what is kept now, to be gone through without the lock: the ledger's
+// results in the order of completion, the shelf's in none.
+func (r *results[K, V]) all() (ledger source[K, V], shelf []*shelved[K, V]) {
+	next := r.ledger.all()
+	ledger = func() (key K, k kept[V], ok bool) {
+		s, more := next()
+		if s == nil {
+			return key, k, false
 		}
-		for _, s := range shelved {
-			if !yield(s.key, s.kept) {
-				return
-			}
-		}
+		return s.key, r.unfold(s, more), true
 	}
+	return ledger, slices.Collect(maps.Values(r.shelf.byKey))
 }
 
 func (r *results[K, V]) len() int { return r.ledger.live + len(r.shelf.byKey) }
