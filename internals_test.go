@@ -3,6 +3,9 @@ package idempotent
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -143,4 +146,253 @@ func TestRoomIsNeverOverdrawn(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, over.Load())
 	require.Zero(t, r.held.Load())
+}
+
+// A claimSet is driven beside a map, across the border between few and many.
+func TestClaimSetIsAMap(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var set claimSet[int, int]
+	model := make(map[int]*claim[int, int])
+	for step := range 5000 {
+		key := rng.IntN(4 + step/100%20)
+		if model[key] == nil && rng.IntN(2) == 0 {
+			model[key] = &claim[int, int]{key: key}
+			set.put(model[key])
+		} else if model[key] != nil {
+			set.remove(key)
+			delete(model, key)
+		}
+		require.Equal(t, len(model), set.len())
+		for key := range 24 {
+			require.Same(t, model[key], set.get(key))
+		}
+		each := make(map[int]*claim[int, int])
+		set.each(func(c *claim[int, int]) { each[c.key] = c })
+		require.True(t, maps.Equal(model, each))
+		require.LessOrEqual(t, len(set.few), fewClaims)
+		require.False(t, set.many != nil && len(set.many) == 0, "the memory of a map that is not needed")
+	}
+	set.remove(-1) // is not there
+	require.Equal(t, len(model), set.len())
+}
+
+func TestShelf(t *testing.T) {
+	var s shelf[int, int]
+	s.init()
+	drop := func(key int) { s.drop(s.byKey[key]) }
+	t.Run("has what ends and what completed first at hand", func(t *testing.T) {
+		for key := range 1000 {
+			s.add(key, kept[int]{ends: int64(2000 - key), completed: int64(key * 7 % 1000), unknown: key%2 == 0})
+			require.EqualValues(t, 2000-key, s.byEnd.first().ends)
+		}
+		require.Zero(t, s.byAge.first().key)
+		require.Equal(t, 500, s.unknown)
+		drop(999)
+		drop(0)
+		require.EqualValues(t, 1002, s.byEnd.first().ends)
+		require.EqualValues(t, 1, s.byAge.first().completed)
+		require.Equal(t, 499, s.unknown)
+	})
+	t.Run("tells whether any has ended", func(t *testing.T) {
+		require.Zero(t, s.ended(1001))
+		require.Equal(t, 998, s.ended(1002))
+		require.Equal(t, 998, s.ended(5000))
+		var none shelf[int, int]
+		none.init()
+		require.Zero(t, none.ended(never))
+	})
+	t.Run("gives its memory back in leaps", func(t *testing.T) {
+		require.Equal(t, 1000, s.most)
+		leaps := 0
+		for key := 1; key < 999; key++ {
+			before := s.most
+			drop(key)
+			if s.most != before {
+				leaps++
+				require.Equal(t, len(s.byKey), s.most)
+				require.LessOrEqual(t, cap(s.byEnd.items), 2*s.most)
+			}
+			require.True(t, s.most <= 64 || len(s.byKey) >= s.most/8, "%d of %d", len(s.byKey), s.most)
+			require.Len(t, s.byEnd.items, len(s.byKey))
+			require.Len(t, s.byAge.items, len(s.byKey))
+		}
+		require.Equal(t, 2, leaps)
+		require.Zero(t, s.unknown)
+		require.Nil(t, s.byEnd.first())
+	})
+}
+
+// A late timer must not be trusted once a call has seen the clock.
+func TestLookNoticesALateTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var clock timing
+		clock.init(time.Hour, func() {})
+		require.EqualValues(t, never, clock.horizon.Load())
+		time.Sleep(time.Minute)
+		for horizon, want := range map[int64]int64{
+			int64(time.Minute) + 1: int64(time.Minute) + 1,
+			int64(time.Minute):     never,
+			int64(time.Minute) - 1: never,
+		} {
+			clock.horizon.Store(horizon)
+			require.EqualValues(t, time.Minute, clock.look())
+			require.Equal(t, want, clock.horizon.Load())
+		}
+	})
+}
+
+func TestTheTimerRingsInTime(t *testing.T) {
+	const second = int64(time.Second)
+	late := int64(sweepPause)
+	for name, c := range map[string]struct {
+		ends           []int64 // what is expected, one after another
+		rings, horizon int64
+	}{
+		"a margin before an end":                      {[]int64{100 * second}, 100*second - int64(margin), 100 * second},
+		"for what ends first, if it came first":       {[]int64{100 * second, 200 * second}, 100*second - int64(margin), 100 * second},
+		"for what ends first, if it came last":        {[]int64{200 * second, 100 * second}, 100*second - int64(margin), 100 * second},
+		"a margin before an end, if that is just far": {[]int64{late + int64(margin)}, late, late + int64(margin)},
+		"at the end, if a margin before is too soon":  {[]int64{late + int64(margin) - 1}, late + int64(margin) - 1, late + 2*int64(margin) - 1},
+		"after a pause, if the end is too soon":       {[]int64{late - 1}, late, late + int64(margin)},
+		"after a pause, if the end has passed":        {[]int64{-second}, late, late + int64(margin)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var clock timing
+				var rang []int64
+				clock.init(time.Hour, func() { rang = append(rang, clock.now()) })
+				for _, ends := range c.ends {
+					clock.expect(clock.now(), ends)
+				}
+				require.Equal(t, c.horizon, clock.horizon.Load())
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				require.Equal(t, []int64{c.rings}, rang)
+			})
+		})
+	}
+	t.Run("never, for what never ends", func(t *testing.T) {
+		var clock timing
+		clock.init(Forever, func() {})
+		clock.expect(clock.now(), never)
+		require.Nil(t, clock.timer)
+		require.EqualValues(t, never, clock.horizon.Load())
+	})
+	t.Run("for what ends first, if they come at one time", func(t *testing.T) {
+		var clock timing
+		clock.init(time.Hour, func() {})
+		for range 20_000 {
+			clock.horizon.Store(never)
+			var wg sync.WaitGroup
+			for _, hours := range []int64{3, 1, 2} {
+				wg.Go(func() { clock.expect(0, hours*3600*second) })
+			}
+			wg.Wait()
+			require.Equal(t, 3600*second, clock.horizon.Load())
+		}
+		clock.timer.Stop()
+	})
+}
+
+// endpointOf keeps results of keys 1 to n, a millisecond after one another, in
+// the bubble of a test.
+func endpointOf(t *testing.T, n int, opts Options[int, int]) *Endpoint[int, int] {
+	e, err := New(opts)
+	require.NoError(t, err)
+	for key := range n {
+		_, _, err := e.Do(t.Context(), key+1, func(context.Context) (int, error) { return key, nil })
+		require.NoError(t, err)
+		time.Sleep(time.Millisecond)
+	}
+	return e
+}
+
+func TestExpireCountsAndKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const few, remembered = 40, 5
+		e := endpointOf(t, few, Options[int, int]{TTL: time.Hour, StaleMemory: remembered})
+		e.timing.timer.Stop()
+		time.Sleep(time.Hour - few*time.Millisecond + time.Millisecond/2) // to half a millisecond after the first end
+		require.Equal(t, 1, e.expire())
+		require.Zero(t, e.expire())
+		time.Sleep(time.Minute)
+		require.Equal(t, few-1, e.expire())
+		require.Equal(t, []int{36, 37, 38, 39, 40}, e.stale.lru.Keys())
+	})
+}
+
+func TestASweepGivesMemoryBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 20_000
+		e := endpointOf(t, most, Options[int, int]{TTL: time.Hour})
+		kept := 0
+		sizes := func() (words, slabs int) {
+			for i := range e.shards {
+				s := &e.shards[i]
+				s.mu.Lock()
+				l := &s.results.ledger
+				for part := range l.indexes {
+					words += len(l.indexes[part].Load().words)
+				}
+				slabs += len(l.slabs.Load().ring)
+				kept += l.live
+				s.mu.Unlock()
+			}
+			return words, slabs
+		}
+		words, slabs := sizes()
+		require.GreaterOrEqual(t, words, most)
+		require.Equal(t, most, kept)
+		time.Sleep(time.Hour - 100*time.Millisecond) // a hundred are left
+		synctest.Wait()
+		kept = 0
+		fewer, shorter := sizes()
+		require.InDelta(t, 100, kept, 60)
+		require.Less(t, fewer, words/8)
+		require.Less(t, shorter, slabs/2)
+	})
+}
+
+func TestSurveyLeavesOutWhatWouldNotStay(t *testing.T) {
+	const ended, failed, remembered = 2000, 30, 500
+	synctest.Test(t, func(t *testing.T) {
+		e := endpointOf(t, ended, Options[int, int]{TTL: time.Hour, StaleMemory: remembered})
+		for key := range failed {
+			_, _, err := e.Do(t.Context(), -1-key, func(context.Context) (int, error) { return 0, Permanent(io.EOF) })
+			require.ErrorIs(t, err, io.EOF)
+		}
+		e.timing.timer.Stop()
+		end := func(key int) int64 { // of the window of the key that came so far
+			return int64(time.Hour) + int64(key-1)*int64(time.Millisecond)
+		}
+		shelves := 0 // with something that ends by now is all of it
+		for i := range e.shards {
+			shelves += len(e.shards[i].results.shelf.byKey)
+		}
+		require.Equal(t, failed, shelves)
+		surplus := func() (sum int) {
+			for i := range e.shards {
+				sum += e.shards[i].results.surplus
+			}
+			return sum
+		}
+
+		require.Zero(t, e.survey(end(1)-1))
+		require.Equal(t, remembered, e.survey(end(remembered)))
+		require.Zero(t, surplus(), "the stale memory has room for all")
+		require.Equal(t, ended/2, e.survey(end(ended/2)))
+		require.InDelta(t, ended/2-remembered, surplus(), float64(len(e.shards)))
+		require.Equal(t, ended, e.survey(end(ended)))
+		for i := range e.shards {
+			r := &e.shards[i].results
+			require.Equal(t, r.ledger.live*(ended-remembered)/ended, r.surplus)
+		}
+		require.Equal(t, ended+failed, e.survey(never))
+
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, ended+failed, e.expire())
+		require.Zero(t, surplus())
+		require.Equal(t, remembered, e.stale.lru.Len())
+		require.EqualValues(t, ended+failed, e.Stats().Expired)
+	})
 }

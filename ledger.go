@@ -8,7 +8,8 @@ import (
 )
 
 // ledger keeps results that have one window in common: a log in the order of
-// completion, which is the order in which they end, and an index into it.
+// completion, which is the order in which they end, and an index into it, in
+// several parts: one that has to grow at once keeps callers waiting.
 //
 // Writers hold the shard's mu; readers hold nothing. A slot is written before
 // the word that leads to it, and never again; what is replaced (an index, a
@@ -17,16 +18,17 @@ import (
 // that is just being published: whoever misses looks again under mu, and that
 // second look is what makes exactly once hold.
 type ledger[K comparable, V any] struct {
-	index atomic.Pointer[index]
-	slabs atomic.Pointer[directory[K, V]]
+	indexes [indexes]atomic.Pointer[index] // by tag, see indexOf
+	slabs   atomic.Pointer[directory[K, V]]
+	perSlab uint8 // log2 of the slots in a slab
 
 	// Guarded by mu. The results have sequence numbers [head, tail).
 	head, tail uint64
-	live       int    // results in [head, tail) that have not gone before their time
-	words      int    // of the index that are not free
-	clean      uint64 // slots before it hold no result
-	latest     int64  // completion; results must come in its order
-	perSlab    uint8  // log2 of the slots in a slab
+	live       int          // results in [head, tail) that have not gone before their time
+	used       [indexes]int // words of each index that are not free
+	turn       uint32       // whose index tidy looks at next
+	clean      uint64       // slots before it hold no result
+	latest     int64        // completion; results must come in its order
 
 	// inside, if set, is called between the steps of a write, under mu. Tests set
 	// it to read at that moment.
@@ -37,7 +39,7 @@ type ledger[K comparable, V any] struct {
 // half of the key's hash, and the lower half of a sequence number. Its home
 // follows from the tag, so an index is grown and shrunk without hashing a key
 // again. A word is not used twice: the index is replaced while it still has free
-// ones, long before a sequence number could come round.
+// ones, and before a sequence number comes round.
 type index struct {
 	words []atomic.Uint64
 	shift uint8 // a tag's home is tag >> shift
@@ -46,7 +48,12 @@ type index struct {
 const (
 	freeWord = 0 // ends a probe
 	goneWord = 1 // the result has gone; the probe goes on. No tag is 0.
+
+	indexes = 8
 )
+
+// indexOf is the place of a tag's index. Homes go by the upper bits.
+func indexOf(tag uint32) uint32 { return tag >> 1 % indexes }
 
 func tagOf(hash uint64) uint32 { return uint32(hash>>32) | 1 }
 
@@ -54,12 +61,12 @@ func wordOf(tag uint32, seq uint64) uint64 { return uint64(tag)<<32 | uint64(uin
 
 const smallestIndex = 8
 
-// noIndex is the index of every empty ledger: its one word is free, and a word
-// is only put into an index that has room.
+// noIndex stands for every empty index: its one word is free, and a word is only
+// put into an index that has room.
 var noIndex = newIndex(1)
 
 func newIndex(size int) *index {
-	return &index{make([]atomic.Uint64, size), uint8(33 - bits.Len(uint(size)))}
+	return &index{words: make([]atomic.Uint64, size), shift: uint8(33 - bits.Len(uint(size)))}
 }
 
 // put stores a word in the first free place.
@@ -106,6 +113,9 @@ func (l *ledger[K, V]) init(slotSize uintptr) {
 	for l.perSlab > 3 && slotSize<<l.perSlab > 4096 {
 		l.perSlab--
 	}
+	for i := range l.indexes {
+		l.indexes[i].Store(noIndex)
+	}
 	l.clear()
 }
 
@@ -137,8 +147,8 @@ func (b *slab[K, V]) more(i uint32) beside {
 // read finds a result of key that has not ended by t, without a lock: slot i of
 // slab b, or nil. One that has ended may stand before it in the probe.
 func (l *ledger[K, V]) read(key K, hash uint64, t *timing) (b *slab[K, V], i uint32) {
-	x := l.index.Load()
 	tag := tagOf(hash)
+	x := l.indexes[indexOf(tag)].Load()
 	mask := uint32(len(x.words) - 1)
 	for at := tag >> (x.shift & 31); ; at++ {
 		word := x.words[at&mask].Load()
@@ -167,8 +177,8 @@ type found[K comparable, V any] struct {
 // no reader who has not seen that the timer is late takes one for alive once the
 // key is claimed again. mu must be held.
 func (l *ledger[K, V]) get(key K, hash uint64) (f found[K, V], ok bool) {
-	x := l.index.Load()
 	tag := tagOf(hash)
+	x := l.indexes[indexOf(tag)].Load()
 	mask := uint32(len(x.words) - 1)
 	for i := tag >> (x.shift & 31); ; i++ {
 		word := &x.words[i&mask]
@@ -208,14 +218,16 @@ func (l *ledger[K, V]) append(key K, hash uint64, value V, completed int64, more
 		(*all)[i] = more
 	}
 	l.step("appended")
+	tag := tagOf(hash)
+	part := indexOf(tag)
 	// Past 13 words in 16 a probe that misses takes 15 steps.
-	if 16*(l.words+1) > 13*len(l.index.Load().words) {
-		l.reindex()
+	if 16*(l.used[part]+1) > 13*len(l.indexes[part].Load().words) {
+		l.reindex(part)
 		l.step("reindexed")
 	}
-	l.index.Load().put(wordOf(tagOf(hash), l.tail))
+	l.indexes[part].Load().put(wordOf(tag, l.tail))
 	l.step("published")
-	l.words++
+	l.used[part]++
 	l.tail++
 	l.live++
 	l.latest = completed
@@ -232,6 +244,11 @@ func (l *ledger[K, V]) from(seq uint64) uint64 { return seq &^ (l.size() - 1) }
 func (l *ledger[K, V]) open() (*slab[K, V], uint32) {
 	if l.from(l.tail) != l.tail {
 		return l.slabAt(uint32(l.tail))
+	}
+	if l.tail%(1<<31) == 0 && l.tail > 0 { // before a word's number comes round
+		for part := range uint32(indexes) {
+			l.reindex(part)
+		}
 	}
 	d := l.slabs.Load()
 	if slabs := (l.tail - l.from(l.head)) >> l.perSlab; slabs == uint64(len(d.ring)) {
@@ -253,22 +270,41 @@ func (l *ledger[K, V]) redirect(size int) *directory[K, V] {
 	return d
 }
 
-// reindex replaces the index by one that is at most half full.
-func (l *ledger[K, V]) reindex() {
-	size := smallestIndex
-	for size < 2*(l.live+1) {
-		size *= 2
-	}
-	old, x := l.index.Load(), newIndex(size)
-	l.words = 0
+// reindex replaces an index by one that is at most half full.
+func (l *ledger[K, V]) reindex(part uint32) {
+	old := l.indexes[part].Load()
+	live := 0
 	for i := range old.words {
-		word := old.words[i].Load()
-		if word > goneWord && l.holds(uint32(word)) {
-			x.put(word)
-			l.words++
+		if l.leads(old.words[i].Load()) {
+			live++
 		}
 	}
-	l.index.Store(x)
+	size := smallestIndex
+	for size < 2*(live+1) {
+		size *= 2
+	}
+	x := newIndex(size)
+	for i := range old.words {
+		if word := old.words[i].Load(); l.leads(word) {
+			x.put(word)
+		}
+	}
+	l.used[part] = live
+	l.indexes[part].Store(x)
+}
+
+// leads tells whether a word leads to a result.
+func (l *ledger[K, V]) leads(word uint64) bool {
+	return word > goneWord && l.holds(uint32(word))
+}
+
+// sparse tells whether remaking all indexes would make them smaller.
+func (l *ledger[K, V]) sparse() bool {
+	size := 0
+	for i := range l.indexes {
+		size += len(l.indexes[i].Load().words)
+	}
+	return size > 8*(l.live+2*indexes)
 }
 
 // first finds the result at head, past those that have gone before their time.
@@ -377,15 +413,17 @@ func (l *ledger[K, V]) all() (next func() (*slot[K, V], beside)) {
 	}
 }
 
-// tidy gives memory back that results which have been let go still hold.
+// tidy gives memory back that results which have been let go still hold: of one
+// index at a time, so as not to keep callers waiting.
 func (l *ledger[K, V]) tidy() {
 	if l.clean < l.head && l.head < l.tail {
 		b, _ := l.slabAt(uint32(l.head))
 		l.rewrite(b)
 	}
 	l.clean = l.head
-	if size := len(l.index.Load().words); size > smallestIndex && 8*l.live < size {
-		l.reindex()
+	if l.sparse() {
+		l.reindex(l.turn % indexes)
+		l.turn++
 	}
 	slabs := int((l.tail - l.from(l.head)) >> l.perSlab)
 	if size := len(l.slabs.Load().ring); size > 4 && 8*(slabs+1) <= size {
@@ -397,8 +435,13 @@ func (l *ledger[K, V]) tidy() {
 // opens a slab.
 func (l *ledger[K, V]) clear() {
 	l.tail = l.from(l.tail + l.size() - 1)
-	l.head, l.clean, l.live, l.words, l.latest = l.tail, l.tail, 0, 0, math.MinInt64
-	l.index.Store(noIndex)
+	l.head, l.clean, l.live, l.latest = l.tail, l.tail, 0, math.MinInt64
+	for i := range l.indexes {
+		if l.used[i] > 0 {
+			l.indexes[i].Store(noIndex)
+			l.used[i] = 0
+		}
+	}
 	l.slabs.Store(newDirectory[K, V](1)) // not of none: a reader may come with a word of the old index
 }
 

@@ -67,9 +67,6 @@ func (t *timing) look() int64 {
 
 // expect makes the timer ring in time for a result that ends at an instant.
 func (t *timing) expect(now, ends int64) {
-	if ends == never {
-		return
-	}
 	ring := ends - int64(margin)
 	if ring < now+int64(sweepPause) {
 		ring = max(ends, now+int64(sweepPause)) // its readers look at the clock already
@@ -107,11 +104,13 @@ func (e *Endpoint[K, V]) sweep() {
 	// Before the results are looked at: what is kept from here on arms it itself.
 	e.timing.horizon.Store(never)
 	e.expire()
-	for i := range e.shards {
-		s := &e.shards[i]
-		s.mu.Lock()
-		s.results.ledger.tidy()
-		s.mu.Unlock()
+	for range indexes { // of which tidy remakes one
+		for i := range e.shards {
+			s := &e.shards[i]
+			s.mu.Lock()
+			s.results.ledger.tidy()
+			s.mu.Unlock()
+		}
 	}
 	e.timing.expect(e.timing.look(), e.earliest())
 }
