@@ -4,9 +4,12 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +19,33 @@ import (
 )
 
 var silent = &terminal{Writer: io.Discard}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == childFlag {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestAHeavyWorkloadRunsInAnotherProcess(t *testing.T) {
+	otter := func(p bench.Peer) bool { return p.Name == bench.Otter }
+	every := config{rounds: 1, heavyRounds: 1, growthRounds: 1, workloads: regexp.MustCompile("")}
+	jobs := every.jobs(bench.Quick)
+	for _, id := range []string{"large", growthID(bench.Quick.Growth[0])} {
+		j := jobs[slices.IndexFunc(jobs, func(j job) bool { return j.id == id })]
+		here := j.Run
+		j.Run = func(bench.Peer, bench.Scale) bench.Sample { panic("ran here") }
+		p := j.Peers[slices.IndexFunc(j.Peers, otter)]
+		measured, err := turn{j, 0}.sample(p, bench.Quick)
+		require.NoError(t, err)
+		require.ElementsMatch(t, slices.Collect(maps.Keys(here(p, bench.Quick))), slices.Collect(maps.Keys(measured)))
+
+		p.Name = "nobody"
+		_, err = turn{j, 0}.sample(p, bench.Quick)
+		require.ErrorContains(t, err, "nobody")
+	}
+}
 
 func TestSummaries(t *testing.T) {
 	t.Run("the range of ten values is the second to the ninth, as benchstat has it", func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Compare measures the endpoint and its peers, interleaved in one process, and
+// Compare measures the endpoint and its peers, interleaved in one run, and
 // writes what it measured as BENCHMARKS.md and two charts. From the root:
 //
 //	go run ./bench/cmd/compare            # 10 rounds, about two hours on 2 cores
@@ -23,6 +23,13 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == childFlag {
+		if err := child(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "compare:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(os.Args[1:], newTerminal(os.Stderr)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -94,7 +101,9 @@ func run(args []string, progress *terminal) error {
 	}
 	if len(c.load) == 0 {
 		res.Runs = []about{describe(args)}
-		c.measure(res, progress)
+		if err := c.measure(res, progress); err != nil {
+			return err
+		}
 	}
 	if c.save != "" {
 		if err := res.save(c.save); err != nil {
@@ -133,7 +142,7 @@ func growthID(n int) string { return fmt.Sprintf("growth %d", n) }
 // measure runs all jobs, round by round, the peers in another order each time.
 // An interrupt ends it after the running measurement, and what there is is
 // reported.
-func (c config) measure(res *results, progress *terminal) {
+func (c config) measure(res *results, progress *terminal) error {
 	interrupt := make(chan os.Signal, 1)
 	signal.Notify(interrupt, os.Interrupt)
 	defer signal.Stop(interrupt)
@@ -152,17 +161,22 @@ func (c config) measure(res *results, progress *terminal) {
 		start := time.Now()
 		for _, p := range peers {
 			progress.now("%v  %s", turn, p.Name)
-			res.add(turn.id, p.Name, turn.round, turn.Run(p, scale))
+			measured, err := turn.sample(p, scale)
 			select {
 			case <-interrupt:
 				progress.done("interrupted: reporting what there is")
-				return
+				return nil
 			default:
 			}
+			if err != nil {
+				return err
+			}
+			res.add(turn.id, p.Name, turn.round, measured)
 		}
 		progress.done("%v  %d peers in %.1f s; %s",
 			turn, len(peers), time.Since(start).Seconds(), eta.spent(turn.id, time.Since(start)))
 	}
+	return nil
 }
 
 // A turn is one round of one job.

@@ -54,8 +54,8 @@ func (r *report) markdown(note string) string {
 	if len(r.Runs) > 1 {
 		r.printf("A workload that more than one of these runs measured is shown as the last of them found it.\n\n")
 	}
-	r.printf("Everything ran in one process, peers in turn, in another order each round, each from a clean heap with the same " +
-		"keys and the same value type. A figure is the median over the rounds; ± is the range that holds the true median with 95 %% " +
+	r.printf("Peers ran in turn, in another order each round, each from a clean heap with the same keys and the same value type: " +
+		"what takes seconds in a process of its own, the rest in one. A figure is the median over the rounds; ± is the range that holds the true median with 95 %% " +
 		"confidence (fewer than six rounds: the whole range). Ratios are taken round by round: machines change their speed, " +
 		"and only what ran in the same round is comparable.\n\n")
 	r.printf("![Replay, cold call, memory and garbage collection, beside the peers](%s)\n\n", r.comparison)
