@@ -300,10 +300,7 @@ func (c *claim[K, V]) lineOf(slots *slots) *line[K, V] {
 		if l := c.line.Load(); l != nil {
 			return l
 		}
-		l := &line[K, V]{node: node{slots: slots}}
-		if c.line.CompareAndSwap(nil, l) {
-			return l
-		}
+		c.line.CompareAndSwap(nil, &line[K, V]{node: node{slots: slots}})
 	}
 }
 

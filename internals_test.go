@@ -396,3 +396,55 @@ func TestSurveyLeavesOutWhatWouldNotStay(t *testing.T) {
 		require.EqualValues(t, ended+failed, e.Stats().Expired)
 	})
 }
+
+// A first call of a key asks the memory of stale keys before its effect, and not
+// again after it.
+func TestStaleMemoryIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := endpointOf(t, 1, Options[int, int]{TTL: time.Hour})
+		time.Sleep(2 * time.Hour)
+		require.True(t, e.stale.any())
+		_, verdict, err := e.Do(t.Context(), 2, func(context.Context) (int, error) {
+			e.stale.mu.Lock() // who asks now waits for ever
+			return 2, nil
+		})
+		e.stale.mu.Unlock()
+		require.NoError(t, err)
+		require.Equal(t, Executed, verdict)
+		require.True(t, e.stale.any(), "key 1 is still remembered")
+	})
+}
+
+// The order of completion is only counted where eviction goes by it.
+func TestOrderIsKeptForEvictOldest(t *testing.T) {
+	for evict, want := range map[bool]int64{false: 0, true: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			e := endpointOf(t, 3, Options[int, int]{Capacity: 10, EvictOldest: evict})
+			require.Equal(t, want, e.order.Load())
+			for key := 1; key <= 3; key++ {
+				hash := e.hash(key)
+				f, ok := e.shard(hash).results.ledger.get(key, hash)
+				require.True(t, ok)
+				require.Equal(t, evict, f.slab.beside.Load() != nil)
+				require.Equal(t, min(want, int64(key)), f.slab.more(f.i).order)
+			}
+		})
+	}
+}
+
+// A claim that passes on to a waiter of the same fingerprint does so without a
+// look at those behind it, of whom there may be thousands.
+func TestHandOverDoesNotWalkTheLine(t *testing.T) {
+	e, err := New(Options[int, int]{})
+	require.NoError(t, err)
+	s := e.shard(e.hash(1))
+	heir, second := &waiter[int, int]{ctx: t.Context()}, &waiter[int, int]{ctx: t.Context()}
+	l := (&claim[int, int]{}).lineOf(nil)
+	l.push(heir)
+	l.push(second)
+	second.next = second // who walks on walks for ever
+	require.Same(t, heir, e.pass(s, 1, l, 0))
+	require.Nil(t, heir.next)
+	require.Same(t, second, l.first)
+	require.Same(t, heir.claim, s.claims.get(1))
+}
