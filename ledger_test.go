@@ -115,6 +115,31 @@ func TestLedgerIsAMapThatForgetsInOrder(t *testing.T) {
 	}
 }
 
+func TestSlabsByTheSizeOfASlot(t *testing.T) {
+	for size, slots := range map[uintptr]uint64{8: 64, 24: 64, 64: 64, 65: 32, 128: 32, 129: 16, 256: 16, 257: 8, 512: 8, 4096: 8, 1 << 20: 8} {
+		l := new(ledger[string, int])
+		l.init(size)
+		require.Equal(t, slots, l.size(), "slots of %d bytes", size)
+	}
+}
+
+// A reader may come with the number of a slab that is gone, and find another one
+// in its place.
+func TestAnotherSlabIsNotTakenForOnesOwn(t *testing.T) {
+	l, _ := ledgerFrom(64)
+	l.append("a", 0, 1, 1, beside{})
+	b, i := l.slabAt(64)
+	require.NotNil(t, b)
+	require.Zero(t, i)
+	b, i = l.slabAt(127)
+	require.NotNil(t, b)
+	require.EqualValues(t, 63, i)
+	for _, seq := range []uint32{63, 128, 0, 1 << 31} {
+		b, _ = l.slabAt(seq)
+		require.Nil(t, b, seq)
+	}
+}
+
 // A word that stayed behind in an index to which nothing is added must not lead
 // to the result that has its number 2³² results later.
 func TestNoWordOutlivesItsNumber(t *testing.T) {
