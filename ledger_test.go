@@ -140,6 +140,24 @@ func TestAnotherSlabIsNotTakenForOnesOwn(t *testing.T) {
 	}
 }
 
+// A reader who trusts a late timer may take a result that was let go for alive,
+// but not once its key has been looked up under the lock.
+func TestALookUpUnderTheLockHidesWhatWasLetGo(t *testing.T) {
+	l, clock := ledgerFrom(0)
+	l.append("a", 0, 1, 1, beside{})
+	l.append("b", 0, 2, 2, beside{})
+	require.EqualValues(t, 2, l.latest)
+	l.pop()
+	require.NotNil(t, valueOf(l, "a", 0, clock))
+	_, ok := l.get("a", 0)
+	require.False(t, ok)
+	require.Nil(t, valueOf(l, "a", 0, clock))
+	require.NotNil(t, valueOf(l, "b", 0, clock))
+	for seq, held := range map[uint32]bool{0: false, 1: true, 2: false, 1 << 31: false} {
+		require.Equal(t, held, l.holds(seq), seq)
+	}
+}
+
 // A word that stayed behind in an index to which nothing is added must not lead
 // to the result that has its number 2³² results later.
 func TestNoWordOutlivesItsNumber(t *testing.T) {
