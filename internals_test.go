@@ -340,33 +340,33 @@ func TestExpireCountsAndKeepsTheOrder(t *testing.T) {
 
 func TestASweepGivesMemoryBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 20_000
+		const most, left = 20_000, 100
 		e := endpointOf(t, most, Options[int, int]{TTL: time.Hour})
-		kept := 0
-		sizes := func() (words, slabs int) {
+		kept := func(check func(*ledger[int, int])) (sum int) {
 			for i := range e.shards {
 				s := &e.shards[i]
 				s.mu.Lock()
-				l := &s.results.ledger
-				for part := range l.indexes {
-					words += len(l.indexes[part].Load().words)
-				}
-				slabs += len(l.slabs.Load().ring)
-				kept += l.live
+				check(&s.results.ledger)
+				sum += s.results.len()
 				s.mu.Unlock()
 			}
-			return words, slabs
+			return sum
 		}
-		words, slabs := sizes()
-		require.GreaterOrEqual(t, words, most)
-		require.Equal(t, most, kept)
-		time.Sleep(time.Hour - 100*time.Millisecond) // a hundred are left
+		var slabs, words int
+		require.Equal(t, most, kept(func(l *ledger[int, int]) {
+			slabs += len(l.slabs.Load().ring)
+			for part := range l.indexes {
+				words += len(l.indexes[part].Load().words)
+			}
+		}))
+		require.Greater(t, words, most)
+		require.GreaterOrEqual(t, slabs, most/64)
+		time.Sleep(time.Hour - left*time.Millisecond)
 		synctest.Wait()
-		kept = 0
-		fewer, shorter := sizes()
-		require.InDelta(t, 100, kept, 60)
-		require.Less(t, fewer, words/8)
-		require.Less(t, shorter, slabs/2)
+		require.InDelta(t, left, kept(func(l *ledger[int, int]) {
+			require.False(t, l.sparse())
+			require.LessOrEqual(t, len(l.slabs.Load().ring), 16)
+		}), 60) // a sweep is followed by a pause
 	})
 }
 
