@@ -22,10 +22,11 @@ import (
 // A process that dies leaves its claim, and nobody can say whether its effect
 // happened. When the lease has lapsed, Options.OnLostLease says what that means.
 // A claim that cannot be renewed in time, or is not there any more, cancels the
-// effect's context with the cause ErrLeaseLost; if the result then cannot be
-// recorded the error matches ErrLeaseLost too. No lease can stop an effect that
-// is on its way: give it idempotent keys of its own (see the package's
-// documentation).
+// effect's context with the cause ErrLeaseLost. If the result then cannot be
+// recorded, or the effect fails, the error matches ErrLeaseLost too. An effect that
+// was cancelled half way may have happened, so its error, panic or Goexit does not
+// free the key. No lease can stop an effect that is on its way: give it idempotent
+// keys of its own (see the package's documentation).
 //
 // If the result cannot be recorded, the value is returned with ErrNotRecorded,
 // and the key is held until the lease has lapsed and then as OnLostLease says.
@@ -55,22 +56,21 @@ func (in *Inbox[V]) handleOnce(ctx context.Context, t *turns, req idempotent.Req
 	returned := false
 	defer func() {
 		if !returned {
-			l.stop()
-			_ = in.giveUp(ctx, req, c) // the panic goes on, and the lease ends by itself
+			_ = in.release(ctx, req, c, l.stop()) // the panic goes on, and the lease ends by itself
 		}
 	}()
 	t.entered = true
 	value, failure := effect(l.ctx)
 	returned = true
-	l.stop()
-	return in.finish(ctx, req, c, value, failure), nil
+	return in.finish(ctx, req, c, value, failure, l.stop()), nil
 }
 
-// finish records what the effect left, or gives the claim up.
-func (in *Inbox[V]) finish(ctx context.Context, req idempotent.Request[string], c claim, value V, failure error) *outcome[V] {
+// finish records what the effect left, or gives the claim up. lost is why its
+// lease is not certain, or nil.
+func (in *Inbox[V]) finish(ctx context.Context, req idempotent.Request[string], c claim, value V, failure, lost error) *outcome[V] {
 	s, free, err := in.settlement(req, value, failure)
 	if free {
-		if err := in.giveUp(ctx, req, c); err != nil {
+		if err := in.release(ctx, req, c, lost); err != nil {
 			return ended(value, errors.Join(failure, err))
 		}
 		return ended(value, failure)
@@ -88,6 +88,16 @@ func (in *Inbox[V]) finish(ctx context.Context, req idempotent.Request[string], 
 		return ended(value, fail(req.Key, err, ErrNotRecorded))
 	}
 	return &outcome[V]{value: value, verdict: idempotent.Executed, err: failure, kept: true}
+}
+
+// release gives the claim of a failed effect up, unless its lease was lost: an effect
+// whose context was cancelled half way may have happened, whatever its error says.
+// Then the key is held until the lease has lapsed, and then as OnLostLease says.
+func (in *Inbox[V]) release(ctx context.Context, req idempotent.Request[string], c claim, lost error) error {
+	if lost != nil {
+		return fail(req.Key, lost, ErrNotRecorded)
+	}
+	return in.giveUp(ctx, req, c)
 }
 
 // giveUp frees the key, or makes it stale as it was.
@@ -123,20 +133,26 @@ func (in *Inbox[V]) write(ctx context.Context, req idempotent.Request[string], s
 // A lease is a claim that is being renewed.
 type lease struct {
 	ctx  context.Context // the effect's
-	stop func()          // ends the renewal and waits for it
+	stop func() error    // ends the renewal, waits for it, and returns why the lease was lost, or nil
 }
 
 // keepLease renews the claim at every third of the lease, until stop.
 func (in *Inbox[V]) keepLease(ctx context.Context, req idempotent.Request[string], c claim, asked time.Time) lease {
 	effectCtx, lost := context.WithCancelCause(in.effectContext(ctx, req.Key, false))
 	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
+	var why error
 	var renewer sync.WaitGroup
 	renewer.Go(func() {
-		if err := in.renew(renewing, req, c, asked); err != nil {
-			lost(err)
+		if why = in.renew(renewing, req, c, asked); why != nil {
+			lost(why)
 		}
 	})
-	return lease{effectCtx, func() { end(); renewer.Wait(); lost(nil) }}
+	return lease{effectCtx, func() error {
+		end()
+		renewer.Wait()
+		lost(nil)
+		return why
+	}}
 }
 
 // renew returns nil when ctx has ended, and ErrLeaseLost when the claim is no

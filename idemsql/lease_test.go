@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -203,6 +204,49 @@ func TestALostLeaseCancelsTheEffect(t *testing.T) {
 			require.Equal(t, idempotent.Executed, verdict)
 			require.Equal(t, "v", v)
 		})
+		// An effect that was cancelled half way may have happened.
+		for name, give := range map[string]func() (string, error){
+			"an error": func() (string, error) { return "", errEffect },
+			"a panic":  func() (string, error) { panic(errEffect) },
+			"Goexit":   func() (string, error) { runtime.Goexit(); return "", nil },
+		} {
+			t.Run("and its key is not freed by "+name, func(t *testing.T) {
+				in, db := inbox[string](t, s, idemsql.Options{Lease: 600 * time.Millisecond})
+				db.SetMaxOpenConns(1)
+				ended := make(chan error, 1)
+				go func() {
+					var err error
+					defer func() {
+						_ = recover()
+						ended <- err
+					}()
+					_, _, err = in.Handle(t.Context(), request(name), func(ctx context.Context) (string, error) {
+						held, err := db.Conn(ctx) // nobody else gets one
+						if err != nil {
+							return "", err
+						}
+						defer held.Close()
+						<-ctx.Done()
+						return give()
+					})
+				}()
+				err := <-ended
+				if name == "an error" {
+					require.ErrorIs(t, err, errEffect)
+					require.ErrorIs(t, err, idemsql.ErrLeaseLost)
+					require.ErrorIs(t, err, idemsql.ErrNotRecorded)
+				}
+				_, verdict, err := in.Handle(t.Context(), request(name), value("again"))
+				require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+				require.NotEqual(t, idempotent.Executed, verdict)
+
+				bold, _ := inbox[string](t, s, idemsql.Options{OnLostLease: idemsql.RunAgain})
+				v, verdict, err := bold.Handle(t.Context(), request(name), value("again"))
+				require.NoError(t, err)
+				require.Equal(t, idempotent.Executed, verdict)
+				require.Equal(t, "again", v)
+			})
+		}
 	})
 }
 

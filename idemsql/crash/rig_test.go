@@ -176,13 +176,14 @@ func (r *rig) killOne(stop bool) error {
 // life is the longest that a worker lives once it is ready.
 const life = 40 * time.Millisecond
 
-// redeliver calls the key until the database answers: the connections that the
-// pool has kept may be of a server that was killed since.
+// redeliver calls the key until the database answers, in time for the lease: the
+// connections that the pool has kept may be of a server that was killed since.
 func (r *rig) redeliver(key string) (value string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for ctx.Err() == nil {
-		if value, err = r.run(r.worker, ctx, key); !errors.Is(err, idemsql.ErrUnavailable) {
+		value, err = r.run(r.worker, ctx, key)
+		if !errors.Is(err, idemsql.ErrUnavailable) && !errors.Is(err, idemsql.ErrLeaseLost) {
 			break
 		}
 	}
