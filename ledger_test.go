@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,49 @@ func TestALookUpUnderTheLockHidesWhatWasLetGo(t *testing.T) {
 	require.NotNil(t, valueOf(l, "b", 0, clock))
 	for seq, held := range map[uint32]bool{0: false, 1: true, 2: false, 1 << 31: false} {
 		require.Equal(t, held, l.holds(seq), seq)
+	}
+}
+
+func TestLedgerHoldsNothingThatIsGone(t *testing.T) {
+	const slab, last = 64, 69
+	l, clock := ledgerFrom(0)
+	key := func(i int) (string, uint64) { k := fmt.Sprint("key ", i); return k, hashOfKey(k) }
+	for i := range last + 1 {
+		k, hash := key(i)
+		l.append(k, hash, 1000+i, int64(i), beside{})
+	}
+	remove := func(i int) {
+		f, ok := l.get(key(i))
+		require.True(t, ok)
+		l.remove(f)
+	}
+	gone := []int{0, 5, 40, 63, 64, 66}
+	for _, i := range gone {
+		remove(i)
+	}
+	for i := range last + 1 {
+		b, at := l.slabAt(uint32(i))
+		want := 1000 + i
+		if slices.Contains(gone, i) {
+			want = 0
+		}
+		require.Equal(t, want, b.slots[at].value, i)
+	}
+	for b, i, ok := l.first(); ok && b.slots[i].value < 1000+slab; b, i, ok = l.first() {
+		l.pop()
+	}
+	require.Nil(t, l.place(l.slabs.Load(), 0).Load(), "a slab goes with its last result")
+	for l.live > 1 {
+		l.first()
+		l.pop()
+	}
+	k, hash := key(last)
+	require.NotNil(t, valueOf(l, k, hash, clock))
+	remove(last)
+	require.Len(t, l.slabs.Load().ring, 1)
+	require.Nil(t, l.slabs.Load().ring[0].Load())
+	for part := range l.indexes {
+		require.Same(t, noIndex, l.indexes[part].Load())
 	}
 }
 
