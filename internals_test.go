@@ -459,6 +459,8 @@ func TestHandOverDoesNotWalkTheLine(t *testing.T) {
 	l := (&claim[int, int]{}).lineOf(nil)
 	l.push(heir)
 	l.push(second)
+	require.True(t, heir.spins)
+	require.False(t, second.spins, "only the first to wait spins")
 	second.next = second // who walks on walks for ever
 	require.Same(t, heir, e.pass(s, 1, l, 0))
 	require.Nil(t, heir.next)

@@ -200,6 +200,16 @@ func TestLedgerHoldsNothingThatIsGone(t *testing.T) {
 	for part := range l.indexes {
 		require.Same(t, noIndex, l.indexes[part].Load())
 	}
+	for results, tail := range map[int]uint64{1: slab, slab: slab, slab + 1: 2 * slab} {
+		l, _ := ledgerFrom(0)
+		for i := range results {
+			l.append(fmt.Sprint(i), 0, i, 1, beside{})
+		}
+		for range results {
+			l.pop()
+		}
+		require.Equal(t, tail, l.tail, "the next one has a number and a slab that no reader knows")
+	}
 }
 
 // A word that stayed behind in an index to which nothing is added must not lead

@@ -83,7 +83,6 @@ func (s *shard[K, V]) share(l *line[K, V], end outcome[V]) *waiter[K, V] {
 	}
 	s.waiting -= l.len
 	s.shared += uint64(l.len)
-	l.first, l.last, l.len = nil, nil, 0
 	return woken
 }
 
