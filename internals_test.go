@@ -467,3 +467,31 @@ func TestHandOverDoesNotWalkTheLine(t *testing.T) {
 	require.Same(t, second, l.first)
 	require.Same(t, heir.claim, s.claims.get(1))
 }
+
+// An evicted result's memory comes back with the next eight at the latest, or
+// when half of what is held would be dead.
+func TestEvictionTidiesUpNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := New(Options[int, int]{})
+		require.NoError(t, err)
+		e.spread = 0
+		const kept = 40
+		for key := range kept {
+			_, _, err := e.Do(t.Context(), key+1, func(context.Context) (int, error) { return key, nil })
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		s := e.shard(0)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		dead := 0
+		for live := kept - 1; live > 0; live-- {
+			s.results.evictOldest()
+			require.Equal(t, live, s.results.len())
+			if dead++; dead == 8 || 2*dead > live {
+				dead = 0
+			}
+			require.EqualValues(t, dead, s.results.ledger.head-s.results.ledger.clean, "%d left", live)
+		}
+	})
+}
