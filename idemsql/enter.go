@@ -92,7 +92,11 @@ func (in *Inbox[V]) enter(ctx context.Context, t *turns, req idempotent.Request[
 		// SQLite's one writer may be busy with another key: a replay must not wait for it.
 		r, err := in.lookOnce(ctx, in.db, req.Key)
 		if err != nil {
-			return nil, none, nil, in.interrupted(ctx, err, ErrUnavailable)
+			kind := ErrUnavailable
+			if t.running {
+				kind = idempotent.ErrInFlight
+			}
+			return nil, none, nil, in.interrupted(ctx, err, kind)
 		}
 		if r != nil && !in.free(r) {
 			o, err := in.answer(t, req, r)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"runtime"
 	"testing"
 	"time"
@@ -150,6 +151,50 @@ func TestALeaseIsRenewedWhileTheEffectRuns(t *testing.T) {
 		close(finish)
 		require.NoError(t, <-ended)
 	})
+}
+
+// A call that waits is told that the key is in flight, whether its ctx ends
+// between two looks or within one.
+func TestAWaiterWhoseCtxEndsAsItLooks(t *testing.T) {
+	s := postgres(t)
+	holder, db := inbox[string](t, s, idemsql.Options{})
+	name := "waiter-of-" + s.table
+	waiting, err := sql.Open("pgx", server.DSN("postgres")+"&application_name="+url.QueryEscape(name))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, waiting.Close()) })
+	waiter, err := idemsql.New[string](waiting, idemsql.Options{Dialect: s.dialect, Table: s.table, MaxPause: time.Millisecond})
+	require.NoError(t, err)
+	is := func(state string) {
+		t.Helper()
+		require.Eventually(t, func() (yes bool) {
+			require.NoError(t, db.QueryRow("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = $1 AND query LIKE $2 AND "+state,
+				name, "%"+s.table+"%").Scan(&yes))
+			return yes
+		}, 20*time.Second, time.Millisecond)
+	}
+
+	_, _, err = holder.Handle(t.Context(), request("k"), func(context.Context) (string, error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		refused := make(chan error, 1)
+		go func() {
+			_, _, err := waiter.Handle(ctx, request("k"), nil)
+			refused <- err
+		}()
+		is("state = 'idle'")
+		tx, err := db.Begin()
+		require.NoError(t, err)
+		_, err = tx.Exec("LOCK TABLE " + s.table + " IN ACCESS EXCLUSIVE MODE")
+		require.NoError(t, err)
+		is("wait_event_type = 'Lock'")
+		cancel()
+		err = <-refused
+		require.ErrorIs(t, err, idempotent.ErrInFlight)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, tx.Rollback())
+		return "v", nil
+	})
+	require.NoError(t, err)
 }
 
 func TestALostLeaseCancelsTheEffect(t *testing.T) {

@@ -22,6 +22,7 @@ type turns struct {
 	maxPause, nextPause     time.Duration
 	conflicts, maxConflicts int
 	missed                  bool // a look has not found the key's result
+	running                 bool // the last look has found another attempt
 	entered                 bool // the effect was, in some turn
 }
 
@@ -38,7 +39,7 @@ func (in *Inbox[V]) newTurns(req idempotent.Request[string]) *turns { return new
 // again returns nil when it is time for another turn, and otherwise the error
 // that why, or the end of ctx meanwhile, makes of the call.
 func (t *turns) again(ctx context.Context, why error) error {
-	t.missed = true
+	t.missed, t.running = true, errors.Is(why, errRunning)
 	switch {
 	case errors.Is(why, errMoved):
 	case conflicted(why), busy(why) && t.entered:
@@ -46,7 +47,7 @@ func (t *turns) again(ctx context.Context, why error) error {
 		if t.conflicts > t.maxConflicts {
 			return fail(t.key, why, ErrConflict)
 		}
-	case errors.Is(why, errRunning), busy(why):
+	case t.running, busy(why):
 		if t.noWait {
 			return inFlight(t.key, nil)
 		}
