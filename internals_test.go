@@ -237,7 +237,7 @@ func TestLookNoticesALateTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var clock timing
 		clock.init(time.Hour, func() {})
-		require.EqualValues(t, never, clock.horizon.Load())
+		require.Equal(t, int64(never), clock.horizon.Load())
 		time.Sleep(time.Minute)
 		for horizon, want := range map[int64]int64{
 			int64(time.Minute) + 1: int64(time.Minute) + 1,
@@ -286,7 +286,7 @@ func TestTheTimerRingsInTime(t *testing.T) {
 		clock.init(Forever, func() {})
 		clock.expect(clock.now(), never)
 		require.Nil(t, clock.timer)
-		require.EqualValues(t, never, clock.horizon.Load())
+		require.Equal(t, int64(never), clock.horizon.Load())
 	})
 	t.Run("for what ends first, if they come at one time", func(t *testing.T) {
 		var clock timing
