@@ -40,8 +40,8 @@ var keptMutants = []keptMutant{
 	},
 	{
 		name: "waiters are woken before the outcome is written", by: byHistoriesR,
-		old: "\t\tw.end, w.line = common, nil\n\t}\n\ts.waiting -= l.len\n\ts.shared += uint64(l.len)\n\tl.first, l.last, l.len = nil, nil, 0\n\treturn woken\n",
-		new: "\t\tclose(w.ready)\n\t\tw.end, w.line = common, nil\n\t}\n\ts.waiting -= l.len\n\ts.shared += uint64(l.len)\n\tl.first, l.last, l.len = nil, nil, 0\n\treturn nil\n",
+		old: "\t\tw.end, w.line = common, nil\n\t}\n\ts.waiting -= l.len\n\ts.shared += uint64(l.len)\n\treturn woken\n",
+		new: "\t\tclose(w.ready)\n\t\tw.end, w.line = common, nil\n\t}\n\ts.waiting -= l.len\n\ts.shared += uint64(l.len)\n\treturn nil\n",
 	},
 	{
 		name: "a deferred function infers success", by: byOrder,
