@@ -24,7 +24,7 @@ var layers = []layer{
 	{name: byOrder, pkg: ".", args: []string{"-test.run=Interleavings", "-interleave.seeds=5000"}},
 	{name: byMachine, pkg: "./reliability/machine", args: []string{"-rapid.checks=2000", "-rapid.nofailfile", "-rapid.shrinktime=1s"}},
 	{name: byContract, pkg: ".", args: []string{"-test.short", "-test.skip=Interleavings", "-test.failfast"}},
-	{name: byHistories, pkg: "./reliability/linear", args: []string{"-ops=500000"}},
+	{name: byHistories, pkg: "./reliability/linear", args: []string{"-ops=2000000"}},
 	{name: byHistoriesR, pkg: "./reliability/linear", race: true, args: []string{"-ops=300000"}},
 	{name: byLoad, pkg: "./reliability/load", args: []string{"-load.for=3s"}},
 }
