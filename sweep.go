@@ -1,7 +1,6 @@
 package idempotent
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,6 +87,21 @@ func (t *timing) expect(now, ends int64) {
 	}
 }
 
+// pace is when long work last paused for breath. A thread that keeps working may
+// take the core of a caller's, although another is idle, until the system looks
+// again: after 4 ms, on many.
+type pace time.Time
+
+const burst, breath = 500 * time.Microsecond, 100 * time.Microsecond
+
+// rest pauses if the work has gone on for a burst. No lock may be held.
+func (p *pace) rest() {
+	if time.Since(time.Time(*p)) >= burst {
+		time.Sleep(breath)
+		*p = pace(time.Now())
+	}
+}
+
 // weakly returns a call of f on e, for as long as something else refers to e.
 func weakly[T any](e *T, f func(*T)) func() {
 	ref := weak.Make(e)
@@ -104,12 +118,14 @@ func (e *Endpoint[K, V]) sweep() {
 	// Before the results are looked at: what is kept from here on arms it itself.
 	e.timing.horizon.Store(never)
 	e.expire()
+	pace := pace(time.Now())
 	for range indexes { // of which tidy remakes one
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
 			s.results.ledger.tidy()
 			s.mu.Unlock()
+			pace.rest()
 		}
 	}
 	e.timing.expect(e.timing.look(), e.earliest())
@@ -144,6 +160,7 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 	// A lock that is taken again at once keeps its waiters out for milliseconds:
 	// each shard has a short turn, then the next.
 	const turn = 64
+	pace := pace(time.Now())
 	for more := true; more; {
 		more = false
 		for i := range e.shards {
@@ -153,9 +170,7 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 			s.mu.Unlock()
 			n += gone
 			more = more || gone == turn
-		}
-		if more {
-			runtime.Gosched()
+			pace.rest()
 		}
 	}
 	return n
@@ -167,6 +182,7 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 // time may differ, but what either leaves fills the memory.
 func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 	logged, shelved := make([]int, len(e.shards)), 0
+	pace := pace(time.Now())
 	for i := range e.shards {
 		s := &e.shards[i]
 		s.mu.Lock()
@@ -174,6 +190,7 @@ func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 		shelved += s.results.shelf.ended(now)
 		s.mu.Unlock()
 		ended += logged[i]
+		pace.rest()
 	}
 	if e.stale != nil && ended > max(e.stale.most, fewAtOnce) {
 		share := 1 - float64(e.stale.most)/float64(ended)
@@ -183,6 +200,7 @@ func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 			gone := logged[i] - s.results.ended(now) // meanwhile, and perhaps not learned
 			s.results.surplus = max(0, int(float64(logged[i])*share)-gone)
 			s.mu.Unlock()
+			pace.rest()
 		}
 	}
 	return ended + shelved
