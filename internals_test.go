@@ -370,6 +370,46 @@ func TestASweepGivesMemoryBack(t *testing.T) {
 	})
 }
 
+func TestLongWorkRestsAfterEachBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pace := pace(time.Now())
+		rested := func() time.Duration {
+			now := time.Now()
+			pace.rest()
+			return time.Since(now)
+		}
+		for range 3 {
+			require.Zero(t, rested())
+			time.Sleep(burst - 1)
+			require.Zero(t, rested())
+			time.Sleep(1)
+			require.Equal(t, breath, rested())
+		}
+	})
+}
+
+// Records that completed at one instant do so after Restore: a nanosecond's
+// difference would put half of them on the shelf.
+func TestRestoreKeepsDistances(t *testing.T) {
+	const n = 1000
+	completed := time.Now().Add(-time.Minute)
+	for name, at := range map[string]time.Time{"in this process": completed, "after a restart": completed.Round(0)} {
+		t.Run(name, func(t *testing.T) {
+			e, err := New(Options[int, int]{TTL: time.Hour})
+			require.NoError(t, err)
+			require.Equal(t, n, e.Restore(func(yield func(int, Record[int]) bool) {
+				for key := 1; key <= n && yield(key, Record[int]{CompletedAt: at, ExpiresAt: at.Add(time.Hour)}); key++ {
+				}
+			}))
+			ends := e.earliest()
+			for i := range e.shards {
+				require.Zero(t, len(e.shards[i].results.shelf.byKey))
+			}
+			require.Equal(t, n, e.expireUntil(ends))
+		})
+	}
+}
+
 func TestSurveyLeavesOutWhatWouldNotStay(t *testing.T) {
 	const ended, failed, remembered = 2000, 30, 500
 	synctest.Test(t, func(t *testing.T) {

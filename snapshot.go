@@ -187,19 +187,20 @@ func (h *recordHeap[K, V]) Pop() any {
 // end comes across a restart by the wall clock, the only clock that can; within one
 // process by the monotonic one.
 func (e *Endpoint[K, V]) Restore(records iter.Seq2[K, Record[V]]) (taken int) {
+	start := e.timing.start() // once, so that records keep their distances to the nanosecond
 	for key, record := range records {
 		hash := e.hash(key)
 		if !validKey(key) {
 			continue
 		}
 		end := outcomeOf(record.Value, record.Err)
-		wall, now := time.Now(), e.timing.look()
+		now := e.timing.look()
 		k := kept[V]{
 			value: end.value, err: end.err, unknown: end.unknown, fingerprint: record.Fingerprint,
-			completed: after(now, min(0, max(record.CompletedAt.Sub(wall), -Forever/2))), ends: never,
+			completed: min(now, int64(max(record.CompletedAt.Sub(start), -Forever/2))), ends: never,
 		}
 		if !record.ExpiresAt.IsZero() {
-			k.ends = after(now, record.ExpiresAt.Sub(wall))
+			k.ends = int64(record.ExpiresAt.Sub(start))
 		}
 		if k.ends <= now {
 			continue
