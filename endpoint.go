@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -24,6 +25,8 @@ type Endpoint[K comparable, V any] struct {
 	slots   *slots // nil: no bound
 	stale   *staleMemory[K]
 	order   atomic.Int64 // of the latest result; counted for EvictOldest
+
+	expiring sync.Mutex // held by whoever lets go of all that has ended; taken before shards' locks
 
 	// pause, if set, is called before each lock and each wait of a call, never
 	// under a lock. Tests set it to fix the order of critical sections.

@@ -36,8 +36,9 @@ type Stats struct {
 	Unknown  int // those of them whose outcome is unknown: see [Unknown]
 }
 
-// Stats returns the counters. It lets go of ended results first, and then reads
-// under every shard's lock: microseconds, for which replays do not wait.
+// Stats returns the counters. It lets go of ended results first, or waits until
+// that is done, and then reads under every shard's lock: microseconds, for which
+// replays do not wait.
 func (e *Endpoint[K, V]) Stats() Stats {
 	e.expire() // so that Retained is exact, whatever the sweeper has done
 	var total Stats

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -213,6 +214,31 @@ func TestStale(t *testing.T) {
 			fails(t, executed, errBoom)(e.Do(bg, fmt.Sprint(i, "of round", 1), returns("", errBoom)))
 		}
 		require.EqualValues(t, most, e.Stats().Stale)
+	})
+
+	promise(t, "as many are remembered, however many ask at that moment", func(t *testing.T) {
+		keys, most := 2_000, 1_000
+		if idempotent.OneHash {
+			keys, most = 700, 300
+		}
+		for range 20 {
+			e := open(t, options{StaleMemory: most})
+			for i := range keys {
+				e.Do(bg, fmt.Sprint(i), returns("v", nil))
+			}
+			var asking sync.WaitGroup
+			for range 4 {
+				asking.Go(func() {
+					time.Sleep(window)
+					require.Zero(t, e.Stats().Retained)
+				})
+			}
+			asking.Wait()
+			for i := range keys {
+				fails(t, executed, errBoom)(e.Do(bg, fmt.Sprint(i), returns("", errBoom)))
+			}
+			require.EqualValues(t, most, e.Stats().Stale)
+		}
 	})
 
 	promise(t, "what was forgotten before takes no room in the memory from others", func(t *testing.T) {

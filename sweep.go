@@ -94,7 +94,7 @@ type pace time.Time
 
 const burst, breath = 500 * time.Microsecond, 100 * time.Microsecond
 
-// rest pauses if the work has gone on for a burst. No lock may be held.
+// rest pauses if the work has gone on for a burst. No shard's lock may be held.
 func (p *pace) rest() {
 	if time.Since(time.Time(*p)) >= burst {
 		time.Sleep(breath)
@@ -131,8 +131,12 @@ func (e *Endpoint[K, V]) sweep() {
 	e.timing.expect(e.timing.look(), e.earliest())
 }
 
-// expire lets go of all results whose window has ended, and says how many.
+// expire lets go of all results whose window has ended, and says how many. One
+// call at a time: a second one would tell the shards to leave out what the first
+// has counted on for the stale memory.
 func (e *Endpoint[K, V]) expire() (n int) {
+	e.expiring.Lock()
+	defer e.expiring.Unlock()
 	now := e.timing.look()
 	if e.survey(now) > fewAtOnce {
 		return e.expireUntil(now)
@@ -178,8 +182,8 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 
 // survey tells how many results have ended at now, those of the shelves at most.
 // It also tells the shards how many of them the stale memory need not learn
-// because later ones will push them out again: of a million, most. Surveys at one
-// time may differ, but what either leaves fills the memory.
+// because later ones will push them out again: of a million, most. expiring must
+// be held.
 func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 	logged, shelved := make([]int, len(e.shards)), 0
 	pace := pace(time.Now())
@@ -197,10 +201,8 @@ func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 		for i := range e.shards {
 			s := &e.shards[i]
 			s.mu.Lock()
-			gone := logged[i] - s.results.ended(now) // meanwhile, and perhaps not learned
-			s.results.surplus = max(0, int(float64(logged[i])*share)-gone)
+			s.results.surplus = int(float64(logged[i]) * share)
 			s.mu.Unlock()
-			pace.rest()
 		}
 	}
 	return ended + shelved
