@@ -267,10 +267,10 @@ type staleMemory[K comparable] struct {
 }
 
 func newStaleMemory[K comparable](most int) *staleMemory[K] {
-	if most < 0 {
+	if most < 1 { // switched off: 0 has become the default before
 		return nil
 	}
-	lru, _ := simplelru.NewLRU[K, int64](most, nil) // refuses sizes below 1, and 0 has become the default
+	lru, _ := simplelru.NewLRU[K, int64](most, nil) // refuses sizes below 1
 	return &staleMemory[K]{most: most, lru: lru}
 }
 
