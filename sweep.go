@@ -92,7 +92,7 @@ func (t *timing) expect(now, ends int64) {
 // again: after 4 ms, on many.
 type pace time.Time
 
-const burst, breath = 500 * time.Microsecond, 100 * time.Microsecond
+const burst, breath = time.Millisecond, 100 * time.Microsecond
 
 // rest pauses if the work has gone on for a burst. No shard's lock may be held.
 func (p *pace) rest() {
