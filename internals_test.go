@@ -391,7 +391,7 @@ func TestLongWorkRestsAfterEachBurst(t *testing.T) {
 }
 
 // Records that completed at one instant do so after Restore: a nanosecond's
-// difference would put half of them on the shelf.
+// difference would put many of them on the shelf.
 func TestRestoreKeepsDistances(t *testing.T) {
 	const n = 1000
 	completed := time.Now().Add(-time.Minute)
