@@ -26,7 +26,8 @@ type Endpoint[K comparable, V any] struct {
 	stale   *staleMemory[K]
 	order   atomic.Int64 // of the latest result; counted for EvictOldest
 
-	expiring sync.Mutex // held by whoever lets go of all that has ended; taken before shards' locks
+	rings    atomic.Int32 // of the timer since a sweep began; 0: none is at work
+	expiring sync.Mutex   // held by whoever lets go of all that has ended; taken before shards' locks
 
 	// pause, if set, is called before each lock and each wait of a call, never
 	// under a lock. Tests set it to fix the order of critical sections.

@@ -46,7 +46,7 @@ func TestAfterNeverOverflows(t *testing.T) {
 		ends   int64
 	}{
 		{0, 1, 1}, {1, 1, 2}, {-1, 1, 0},
-		{0, Forever, never}, {1, Forever, never}, {-1, Forever, never - 1},
+		{0, Forever, never}, {1, Forever, never}, {-1, Forever, never}, {-1, Forever - 1, never - 2},
 		{never - 1, 1, never}, {never, 1, never}, {never, Forever, never}, {never - 2, 1, never - 1},
 	} {
 		require.Equal(t, c.ends, after(c.at, c.window), "%d + %d", c.at, c.window)
@@ -203,10 +203,13 @@ func TestShelf(t *testing.T) {
 		require.EqualValues(t, 1, s.byAge.first().completed)
 		require.Equal(t, 499, s.unknown)
 	})
-	t.Run("tells whether any has ended", func(t *testing.T) {
+	t.Run("counts what has ended, to a limit", func(t *testing.T) {
 		require.Zero(t, s.ended(1001))
-		require.Equal(t, 998, s.ended(1002))
-		require.Equal(t, 998, s.ended(5000))
+		for _, n := range []int{1, 2, 100, fewAtOnce} {
+			require.Equal(t, n, s.ended(int64(1001+n)))
+		}
+		require.Equal(t, fewAtOnce+1, s.ended(1001+fewAtOnce+1))
+		require.Equal(t, fewAtOnce+1, s.ended(5000))
 		var none shelf[int, int]
 		none.init()
 		require.Zero(t, none.ended(never))
@@ -424,7 +427,7 @@ func TestSurveyLeavesOutWhatWouldNotStay(t *testing.T) {
 		end := func(key int) int64 { // of the window of the key that came so far
 			return int64(time.Hour) + int64(key-1)*int64(time.Millisecond)
 		}
-		shelves := 0 // with something that ends by now is all of it
+		shelves := 0
 		for i := range e.shards {
 			shelves += len(e.shards[i].results.shelf.byKey)
 		}

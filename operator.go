@@ -17,8 +17,8 @@ type Claim[K comparable] struct {
 // Stats are counts since New and what is held now. Every call that has returned
 // counts as exactly one of Executed, Failed, Replayed, Shared and Refused; a
 // call that left its own effect ([Options].Detach) counts when that ends.
-// Replayed and Refused are read a little later than the others, which are of one
-// instant.
+// Stale is read a little earlier, Replayed and Refused a little later than the
+// others, which are of one instant.
 type Stats struct {
 	Executed uint64 // effects that left a result, kept failures included
 	Failed   uint64 // effects that left none
@@ -37,10 +37,10 @@ type Stats struct {
 }
 
 // Stats returns the counters. It lets go of ended results first, or waits until
-// that is done, and then reads under every shard's lock: microseconds, for which
-// replays do not wait.
+// that is done, which takes as long as there are many. Then it reads under every
+// shard's lock: microseconds, for which replays do not wait.
 func (e *Endpoint[K, V]) Stats() Stats {
-	e.expire() // so that Retained is exact, whatever the sweeper has done
+	e.expire() // so that Retained counts none that had ended, whatever the sweeper has done
 	var total Stats
 	if e.stale != nil {
 		total.Stale = e.stale.hits.Load()
@@ -99,7 +99,7 @@ func (e *Endpoint[K, V]) Lookup(key K) (Record[V], bool) {
 	if k == nil || k.ends <= now {
 		return Record[V]{}, false
 	}
-	return e.record(*k), true
+	return e.record(*k, e.timing.start()), true
 }
 
 // Forget drops the key's kept result, so that the next call runs, and says
@@ -175,12 +175,24 @@ func (e *Endpoint[K, V]) Shutdown(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			if e.Stats().InFlight > 0 {
+			if e.running() {
 				return fmt.Errorf("idempotent: shutdown: effects are still running: %w", contextError(ctx))
 			}
 		}
 	}
 	return nil
+}
+
+// running reports whether there are claims.
+func (e *Endpoint[K, V]) running() bool {
+	claims := 0
+	for i := range e.shards {
+		s := &e.shards[i]
+		s.mu.Lock()
+		claims += s.claims.len()
+		s.mu.Unlock()
+	}
+	return claims > 0
 }
 
 // inside reports whether ctx belongs to a running effect of this endpoint.

@@ -101,11 +101,15 @@ func (q *queue[K, V]) Pop() any {
 	return r
 }
 
-// ended is at least how many results have ended at now: all, if one has. The
-// shelf is small.
-func (s *shelf[K, V]) ended(now int64) int {
-	if first := s.byEnd.first(); first == nil || first.ends > now {
-		return 0
+// ended is how many results have ended at now, or more than fewAtOnce.
+func (s *shelf[K, V]) ended(now int64) (n int) {
+	for todo := []int{0}; len(todo) > 0 && n <= fewAtOnce; {
+		i := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if i < len(s.byEnd.items) && s.byEnd.items[i].ends <= now {
+			n++
+			todo = append(todo, 2*i+1, 2*i+2) // a heap: what is below ends no earlier
+		}
 	}
-	return len(s.byKey)
+	return n
 }

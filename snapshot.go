@@ -90,8 +90,8 @@ func (r *Record[V]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {
-	start := e.timing.start()
+// record shows a result by the wall clock, of which start is the instant 0.
+func (e *Endpoint[K, V]) record(k kept[V], start time.Time) Record[V] {
 	record := Record[V]{
 		Value:       e.clone(k.value),
 		Err:         k.err,
@@ -110,6 +110,7 @@ func (e *Endpoint[K, V]) record(k kept[V]) Record[V] {
 // is held while the loop's body runs.
 func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 	return func(yield func(K, Record[V]) bool) {
+		start := e.timing.start() // once, as in Restore
 		var sources recordHeap[K, V]
 		for i := range e.shards {
 			s := &e.shards[i]
@@ -121,7 +122,7 @@ func (e *Endpoint[K, V]) Records() iter.Seq2[K, Record[V]] {
 		}
 		for len(sources) > 0 {
 			key, k := sources.next()
-			if k.ends > e.timing.look() && !yield(key, e.record(k)) {
+			if k.ends > e.timing.look() && !yield(key, e.record(k, start)) {
 				return
 			}
 		}
@@ -228,7 +229,7 @@ func (e *Endpoint[K, V]) putBack(key K, hash uint64, k kept[V]) (held, full bool
 			e.stale.forget(key)
 		}
 		s.mu.Unlock()
-		if !full || e.expire() == 0 {
+		if !full || e.expire() == 0 && e.room.full() { // another expire may have made the room
 			return held, full
 		}
 	}

@@ -35,11 +35,12 @@ type timing struct {
 
 	mu    sync.Mutex
 	timer *time.Timer // made when first armed
+	due   int64       // when it rings; never, once it has rung
 	ring  func()
 }
 
 func (t *timing) init(window time.Duration, ring func()) {
-	t.clock, t.window, t.ring = clock{time.Now()}, window, ring
+	t.clock, t.window, t.ring, t.due = clock{time.Now()}, window, ring, never
 	t.horizon.Store(never)
 }
 
@@ -79,12 +80,24 @@ func (t *timing) expect(now, ends int64) {
 		return
 	}
 	t.horizon.Store(ring + int64(margin))
+	if ring >= t.due {
+		return // it is late: put off, it would not ring for what has ended already
+	}
+	t.due = ring
 	wait := time.Duration(ring - t.look()) // now may be long ago: look again
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.ring)
 	} else {
 		t.timer.Reset(wait)
 	}
+}
+
+// rung notes that the timer has rung. What is kept from here on arms it again.
+func (t *timing) rung() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.due = never
+	t.horizon.Store(never)
 }
 
 // pace is when long work last paused for breath. A thread that keeps working may
@@ -112,11 +125,23 @@ func weakly[T any](e *T, f func(*T)) func() {
 	}
 }
 
-// sweep is what the timer does: it lets go of what has ended and arms the timer
-// for the next.
+// sweep is what the timer does. If it rings while another sweep is at work, that
+// one goes round again.
 func (e *Endpoint[K, V]) sweep() {
-	// Before the results are looked at: what is kept from here on arms it itself.
-	e.timing.horizon.Store(never)
+	e.timing.rung() // before the results are looked at
+	if e.rings.Add(1) > 1 {
+		return
+	}
+	for rings := int32(1); ; rings = e.rings.Load() {
+		e.sweepOnce()
+		if e.rings.CompareAndSwap(rings, 0) {
+			return
+		}
+	}
+}
+
+// sweepOnce lets go of what has ended and arms the timer for the next.
+func (e *Endpoint[K, V]) sweepOnce() {
 	e.expire()
 	pace := pace(time.Now())
 	for range indexes { // of which tidy remakes one
@@ -180,8 +205,8 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 	return n
 }
 
-// survey tells how many results have ended at now, those of the shelves at most.
-// It also tells the shards how many of them the stale memory need not learn
+// survey tells how many results have ended at now, those of a shelf
+// up to about fewAtOnce. It also tells the shards how many of them the stale memory need not learn
 // because later ones will push them out again: of a million, most. expiring must
 // be held.
 func (e *Endpoint[K, V]) survey(now int64) (ended int) {

@@ -30,7 +30,7 @@ func (c clock) start() time.Time {
 
 // after is an instant plus a window, or never if that is later than the last.
 func after(at int64, window time.Duration) int64 {
-	if at > 0 && int64(window) > never-at {
+	if window == Forever || at > 0 && int64(window) > never-at {
 		return never
 	}
 	return at + int64(window)
@@ -120,6 +120,7 @@ func (r *results[K, V]) add(key K, hash uint64, k kept[V]) {
 
 // drop takes key's result away, which there must be; its room stays taken.
 func (r *results[K, V]) drop(key K, hash uint64) {
+	r.surplus = max(0, r.surplus-1) // it may be one of them, and will not come to expireSome
 	if f, ok := r.ledger.get(key, hash); ok {
 		r.ledger.remove(f)
 	} else {
@@ -247,6 +248,9 @@ func (r *room) take() bool {
 		}
 	}
 }
+
+// full tells whether no key has room. There must be a bound.
+func (r *room) full() bool { return r.held.Load() >= r.most }
 
 func (r *room) give() {
 	if r != nil {
