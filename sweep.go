@@ -205,10 +205,10 @@ func (e *Endpoint[K, V]) expireUntil(end int64) (n int) {
 	return n
 }
 
-// survey tells how many results have ended at now, those of a shelf
-// up to about fewAtOnce. It also tells the shards how many of them the stale memory need not learn
-// because later ones will push them out again: of a million, most. expiring must
-// be held.
+// survey tells how many results have ended at now, those of a shelf up to about
+// fewAtOnce. It also tells the shards how many of them the stale memory need not
+// learn because later ones will push them out again: of a million, most. expiring
+// must be held.
 func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 	logged, shelved := make([]int, len(e.shards)), 0
 	pace := pace(time.Now())
