@@ -13,14 +13,25 @@ import (
 // withBody is r for a handler, with a context and a body to read again.
 func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 	r = r.WithContext(ctx)
+	r.Body = bodyOf(body)
+	return r
+}
+
+func bodyOf(body []byte) io.ReadCloser {
 	if len(body) == 0 {
-		r.Body = http.NoBody
-		return r
+		return http.NoBody
 	}
 	reader := &bodyReader{}
 	reader.Reset(body)
-	r.Body = reader
-	return r
+	return reader
+}
+
+// removeParts removes the files of a form that was parsed from r. net/http does
+// so for the request it made, and not for a copy.
+func removeParts(r *http.Request) {
+	if r.MultipartForm != nil {
+		r.MultipartForm.RemoveAll()
+	}
 }
 
 type bodyReader struct{ bytes.Reader }

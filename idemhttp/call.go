@@ -29,6 +29,7 @@ type call struct {
 	closed   bool // no handler may start any more: w is no longer ours
 	entered  bool
 	returned bool
+	thrown   any // what the handler panicked with
 }
 
 var (
@@ -48,13 +49,16 @@ func (c *call) effect(ctx context.Context) (Response, error) {
 	c.wait.over()
 
 	r := withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body)
-	rec := &recorder{ResponseWriter: c.w, guard: c.guard, ctx: ctx, key: c.key}
+	defer removeParts(r)
+	rec := &recorder{ResponseWriter: c.w, guard: c.guard, ctx: ctx, method: r.Method, key: c.key}
 	defer rec.abandon()
+	defer func() {
+		if c.thrown = recover(); c.thrown != nil {
+			panic(c.thrown) // the handler's frames are still on the stack
+		}
+	}()
 	c.next.ServeHTTP(rec, r)
 	c.returned = true
-	if r.MultipartForm != nil {
-		r.MultipartForm.RemoveAll() // net/http does so for the request it made, and not for this copy
-	}
 	if doubt := c.doubt.Load(); doubt != nil {
 		return Response{}, idempotent.Unknown(*doubt)
 	}
@@ -94,14 +98,14 @@ func (c *call) close() (entered bool) {
 
 // settle passes a handler's panic on where the executor could not, because it
 // ran the handler on another goroutine.
-func (c *call) settle(err error) {
-	if c.returned {
-		return
+func (c *call) settle() {
+	switch {
+	case c.returned:
+	case c.thrown != nil:
+		panic(c.thrown)
+	default: // Goexit
+		panic(http.ErrAbortHandler)
 	}
-	if panicked, ok := errors.AsType[*idempotent.PanicError](err); ok && !panicked.Goexit {
-		panic(panicked.Value)
-	}
-	panic(http.ErrAbortHandler)
 }
 
 // waiting is the request's context with a limit on waiting. The clock starts

@@ -16,7 +16,8 @@ import (
 // file a body, readable by its owner, under a random name, complete and synced
 // before it has the name that Open finds. Each Put looks through the folder
 // and removes files of ours that are older than maxAge, so choose it longer
-// than the executor's window; 0 removes nothing. A negative maxAge is an
+// than the executor's window; 0 removes nothing. That takes longer the more
+// files there are, so give each service a folder of its own. A negative maxAge is an
 // error. Several processes may share the folder.
 func Dir(path string, maxAge time.Duration) (Spill, error) {
 	if maxAge < 0 {
@@ -69,7 +70,8 @@ func (d *dir) write(name string, body io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// removeOld also takes what a crash left half written.
+// removeOld also takes what a crash left half written. What another Put has
+// removed, or cannot be removed, is no reason not to store the next body.
 func (d *dir) removeOld(now time.Time) error {
 	if d.maxAge == 0 {
 		return nil
@@ -87,12 +89,8 @@ func (d *dir) removeOld(now time.Time) error {
 		if !strings.HasPrefix(file.Name(), bodyPrefix) && !strings.HasPrefix(file.Name(), partialPrefix) {
 			continue
 		}
-		info, err := file.Info()
-		if err != nil || now.Sub(info.ModTime()) <= d.maxAge {
-			continue // another Put may have removed it
-		}
-		if err := d.root.Remove(file.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		if info, err := file.Info(); err == nil && now.Sub(info.ModTime()) > d.maxAge {
+			d.root.Remove(file.Name())
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,6 +17,9 @@ import (
 
 // maxKey is the longest key in bytes that a client may name.
 const maxKey = 255
+
+// maxText is the most bytes that a JSON string of maxKey bytes can take.
+const maxText = 6*maxKey + 2
 
 // maxJoined is the longest joined key in bytes that is stored as it is. Paths
 // and scopes have no bound of their own.
@@ -57,6 +61,9 @@ func JSONField(path ...string) func(*http.Request, []byte) (string, error) {
 		}
 		for _, name := range path {
 			body = member(body, name)
+		}
+		if len(body) > maxText && body[0] == '"' {
+			return "", errors.New("idemhttp: the key is too long") // without decoding it
 		}
 		var id *string
 		if json.Unmarshal(body, &id) != nil || id == nil || strings.ContainsRune(*id, utf8.RuneError) {
@@ -141,7 +148,42 @@ func checkKey(key string) error {
 // word tells them apart, so that one executor may serve both; no part but the
 // last can hold a space.
 func joinWebhook(r *http.Request, scope, id string) string {
-	return bounded("hook " + r.Method + " " + r.URL.EscapedPath() + " " + url.PathEscape(scope) + " " + id)
+	return bounded("hook " + r.Method + " " + sentPath(r) + " " + url.PathEscape(scope) + " " + id)
+}
+
+// sentPath is the path that the client asked for. A middleware before this one
+// may have cut it, as http.StripPrefix does: two of its mounts are not one.
+func sentPath(r *http.Request) string {
+	if sent, err := url.ParseRequestURI(r.RequestURI); err == nil && sent.Path != "" {
+		return plainPath(sent)
+	}
+	return plainPath(r.URL)
+}
+
+// plainPath is the path in one of the spellings that a router takes for the same:
+// without escapes, but of bytes that are no visible ASCII, of the slash, which
+// would part a segment, and of the escape's own sign.
+func plainPath(u *url.URL) string {
+	path := u.EscapedPath()
+	if !strings.Contains(path, "%") {
+		return path
+	}
+	plain := make([]byte, 0, len(path))
+	for i := 0; i < len(path); i++ {
+		if path[i] != '%' {
+			plain = append(plain, path[i])
+			continue
+		}
+		escape := strings.ToUpper(path[i : i+3]) // EscapedPath has no other
+		i += 2
+		b, _ := strconv.ParseUint(escape[1:], 16, 8)
+		if b > ' ' && b <= '~' && b != '/' && b != '%' {
+			plain = append(plain, byte(b))
+		} else {
+			plain = append(plain, escape...)
+		}
+	}
+	return string(plain)
 }
 
 func joinClient(scope, id string) string {
@@ -161,7 +203,7 @@ func bounded(key string) string {
 func fingerprint(r *http.Request, body []byte) string {
 	digest := sha256.New()
 	var length [8]byte
-	for _, part := range [...]string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery} {
+	for _, part := range [...]string{r.Method, sentPath(r), r.URL.RawQuery} {
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		digest.Write(length[:])
 		digest.Write([]byte(part))

@@ -66,23 +66,25 @@ func newGuard(ex Executor, opts Options, keep func(int) bool) *guard {
 }
 
 func (g *guard) serveWebhook(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	body, refused := g.read(w, r)
+	body, refused := readBody(w, r, g.opts.MaxBody)
 	if refused != nil {
 		refused.write(w)
 		return
 	}
+	ask := g.question(r, body)
+	defer ask.end()
 	rule, optional := g.opts.Key, false
 	if rule == nil {
 		rule, optional = eventID, true
 	}
-	id, refused := findKey(rule, r, body, optional)
+	id, refused := ask.verifiedKey(rule, optional)
 	switch {
 	case refused != nil:
 		refused.write(w)
 	case id == "":
-		next.ServeHTTP(w, withBody(r.Context(), r, body))
+		pass(w, r, next, body)
 	default:
-		g.run(w, r, next, body, idempotent.Request[string]{Key: joinWebhook(r, g.scope(r), id)})
+		g.run(w, r, next, body, idempotent.Request[string]{Key: joinWebhook(r, ask.scope(), id)})
 	}
 }
 
@@ -102,20 +104,22 @@ func (g *guard) serveClient(w http.ResponseWriter, r *http.Request, next http.Ha
 			return
 		}
 	}
-	body, refused := g.read(w, r)
+	body, refused := readBody(w, r, g.opts.MaxBody)
 	if refused != nil {
 		refused.write(w)
 		return
 	}
-	id, refused := findKey(rule, r, body, g.opts.Optional)
+	ask := g.question(r, body)
+	defer ask.end()
+	id, refused := ask.verifiedKey(rule, g.opts.Optional)
 	switch {
 	case refused != nil:
 		refused.write(w)
 	case id == "":
-		next.ServeHTTP(w, withBody(r.Context(), r, body))
+		pass(w, r, next, body)
 	default:
 		g.run(w, r, next, body, idempotent.Request[string]{
-			Key:         joinClient(g.scope(r), id),
+			Key:         joinClient(ask.scope(), id),
 			Fingerprint: fingerprint(r, body),
 		})
 	}
@@ -136,21 +140,58 @@ func findKey(rule func(*http.Request, []byte) (string, error), r *http.Request, 
 	return id, nil
 }
 
-func (g *guard) scope(r *http.Request) string {
-	if g.opts.Scope == nil {
-		return ""
-	}
-	return g.opts.Scope(r)
+// pass lets a request through that has no key.
+func pass(w http.ResponseWriter, r *http.Request, next http.Handler, body []byte) {
+	r = withBody(r.Context(), r, body)
+	defer removeParts(r)
+	next.ServeHTTP(w, r)
 }
 
-// read reads the whole body and verifies the request. Nothing is claimed yet,
-// so a client that sends slowly holds nothing but its own connection.
-func (g *guard) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
-	body, refused := readBody(w, r, g.opts.MaxBody)
-	if refused == nil && g.opts.Verify != nil && g.opts.Verify(r, body) != nil {
-		refused = &unverified
+// A question is the request as Verify, Key and Scope see it: a copy whose body
+// each of them can read from its beginning, or parse a form from, and take
+// nothing from the next or from the handler. Without such rules it is r itself.
+// The body has been read and nothing is claimed yet: a client that sends slowly
+// holds nothing but its own connection.
+type question struct {
+	opts *Options
+	r    *http.Request
+	body []byte
+}
+
+func (o *Options) asks() bool { return o.Key != nil || o.Verify != nil || o.Scope != nil }
+
+func (g *guard) question(r *http.Request, body []byte) question {
+	if g.opts.asks() {
+		r = withBody(r.Context(), r, body)
 	}
-	return body, refused
+	return question{&g.opts, r, body}
+}
+
+func (q question) request() *http.Request {
+	if q.opts.asks() {
+		q.r.Body = bodyOf(q.body)
+	}
+	return q.r
+}
+
+func (q question) verifiedKey(rule func(*http.Request, []byte) (string, error), optional bool) (string, *problem) {
+	if verify := q.opts.Verify; verify != nil && verify(q.request(), q.body) != nil {
+		return "", &unverified
+	}
+	return findKey(rule, q.request(), q.body, optional)
+}
+
+func (q question) scope() string {
+	if q.opts.Scope == nil {
+		return ""
+	}
+	return q.opts.Scope(q.request())
+}
+
+func (q question) end() {
+	if q.opts.asks() {
+		removeParts(q.r)
+	}
 }
 
 // run has the executor run next or hand over its kept response.
@@ -161,10 +202,10 @@ func (g *guard) run(w http.ResponseWriter, r *http.Request, next http.Handler, b
 	defer c.wait.release()
 	response, _, err := g.ex.Handle(&c.wait, req, c.effect)
 	if c.close() {
-		c.settle(err) // the handler has answered
+		c.settle() // the handler has answered
 		return
 	}
-	if g.opts.Key == nil && g.opts.Verify == nil { // else who knows who has kept it
+	if !g.opts.asks() { // else who knows who has kept it
 		recycle(body)
 	}
 	switch {

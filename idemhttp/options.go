@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -102,6 +103,7 @@ func (o Options) withDefaults(keep func(int) bool) Options {
 	if o.MaxBody == 0 {
 		o.MaxBody = defaultMaxBody
 	}
+	o.MaxBody = min(o.MaxBody, math.MaxInt64-1) // one more than it can be counted to
 	if o.MaxResponse == 0 {
 		o.MaxResponse = defaultMaxResponse
 	}

@@ -1,14 +1,28 @@
 package idemhttp_test
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotent-go/idempotent"
 	"github.com/idempotent-go/idempotent/idemhttp"
 )
+
+// leaving tells when Handle has returned.
+type leaving struct {
+	*endpoint
+	left chan struct{}
+}
+
+func (l leaving) Handle(ctx context.Context, req idempotent.Request[string], effect func(context.Context) (idemhttp.Response, error)) (idemhttp.Response, idempotent.Verdict, error) {
+	defer close(l.left)
+	return l.endpoint.Handle(ctx, req, effect)
+}
 
 func TestWebhookPanicGoesOn(t *testing.T) {
 	for name, opts := range map[string]config{
@@ -30,6 +44,19 @@ func TestWebhookPanicGoesOn(t *testing.T) {
 		h := &counting{answer: func(http.ResponseWriter, *http.Request) { runtime.Goexit() }}
 		guarded := idemhttp.Webhook(newEndpoint(t, config{Detach: true}), idemhttp.Options{})(h)
 		require.PanicsWithValue(t, http.ErrAbortHandler, func() { send(guarded, "POST", "/", "", "Webhook-Id", "1") })
+	})
+	t.Run("is known also when the client has left an executor's goroutine", func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		guarded := idemhttp.Webhook(leaving{newEndpoint(t, config{Detach: true}), left}, idemhttp.Options{})(
+			http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				leave()
+				<-left
+				panic("boom")
+			}))
+		require.PanicsWithValue(t, "boom", func() {
+			guarded.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/", nil))
+		})
 	})
 	t.Run("breaks the connection off and leaves the key free", func(t *testing.T) {
 		h := &counting{answer: func(w http.ResponseWriter, _ *http.Request) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 )
 
 // replayed are the headers that a replayed response has from the first one.
@@ -25,12 +26,14 @@ var replayed = map[string]bool{
 // key's result.
 type recorder struct {
 	http.ResponseWriter
-	guard *guard
-	ctx   context.Context // the effect's
-	key   string
+	guard       *guard
+	ctx         context.Context // the effect's
+	method, key string          // of the request
 
 	status   int // 0 until the final header is written
 	header   http.Header
+	declared int64 // Content-Length of the body that will come; -1 = none
+	accepted int64 // bytes of it that were written
 	hijacked bool
 
 	copying bool   // the body belongs to the result and is copied, all of it so far
@@ -59,13 +62,24 @@ func (rec *recorder) begin(status int) {
 	rec.status = status
 	if status >= 200 && rec.guard.opts.Keep(status) {
 		rec.copying, rec.header = true, keptHeader(rec.Header())
+		rec.declared = declaredLength(rec.Header())
 	}
+}
+
+// declaredLength is -1 where net/http goes by no Content-Length of the handler.
+func declaredLength(header http.Header) int64 {
+	length, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
+	if err != nil || length < 0 {
+		return -1
+	}
+	return length
 }
 
 func keptHeader(header http.Header) http.Header {
 	kept := http.Header{}
 	for name, values := range header {
-		if len(values) > 0 && replayed[http.CanonicalHeaderKey(name)] {
+		// A Content-Type without a value is how a handler says that it wants none.
+		if name := http.CanonicalHeaderKey(name); replayed[name] && (len(values) > 0 || name == "Content-Type") {
 			kept[name] = append([]string(nil), values...)
 		}
 	}
@@ -78,10 +92,13 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	if err == nil {
 		n, err = rec.ResponseWriter.Write(p)
 	}
-	if !rec.copying || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrContentLength) {
+	// Beyond its declared length HTTP/2 refuses a body with an error of no name.
+	beyond := rec.declared >= 0 && rec.accepted+int64(len(p)) > rec.declared
+	if !rec.copying || beyond || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrHijacked) {
 		return n, err // the client does not get these bytes, and nor does the copy
 	}
 	rec.gone = err
+	rec.accepted += int64(len(p))
 	rec.copy(p)
 	return len(p), nil
 }
@@ -187,6 +204,10 @@ func (rec *recorder) result() (Response, error) {
 	if !rec.copying && !rec.omitted {
 		return Response{}, errNotKept
 	}
+	if rec.cut() {
+		rec.sniff(nil)
+		rec.omit()
+	}
 	response := Response{Status: rec.status, Header: rec.header}
 	if rec.spill != nil && !rec.omitted {
 		ref, ok := rec.spill.finish()
@@ -194,10 +215,19 @@ func (rec *recorder) result() (Response, error) {
 	}
 	if rec.spill == nil && !rec.omitted {
 		rec.sniff(nil)
-		response.Body = bytes.Clone(rec.body) // without the room to grow
+		if response.Body = rec.body; len(rec.body) < cap(rec.body) {
+			response.Body = bytes.Clone(rec.body) // without the room to grow
+		}
 	}
 	response.Omitted = rec.omitted
 	return response, nil
+}
+
+// cut tells that the handler has written less than it declared, as when what it
+// copied broke off: net/http closes the connection on its client, who sees it.
+func (rec *recorder) cut() bool {
+	bodiless := rec.method == http.MethodHead || rec.status == http.StatusNoContent || rec.status == http.StatusNotModified
+	return rec.copying && !bodiless && rec.declared >= 0 && rec.accepted < rec.declared
 }
 
 // abandon stops a spill that result did not come to finish.

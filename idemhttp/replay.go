@@ -21,6 +21,11 @@ func (g *guard) replay(w http.ResponseWriter, r *http.Request, response Response
 		lines = append(lines, values...)
 		header[name] = lines[first:len(lines):len(lines)]
 	}
+	for name := range header {
+		if replayed[name] { // set before the handler, which may have deleted it
+			delete(header, name)
+		}
+	}
 	header["Content-Type"] = nil // if the first answer had none, no sniffing either
 	for name, values := range response.Header {
 		set(name, values...)

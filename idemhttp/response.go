@@ -61,6 +61,10 @@ func mapHeader(header map[string][]string, text func(string) (string, error)) (m
 		if err != nil {
 			return nil, err
 		}
+		if values == nil {
+			mapped[name] = nil
+			continue
+		}
 		lines := make([]string, len(values))
 		for i, value := range values {
 			if lines[i], err = text(value); err != nil {

@@ -17,6 +17,10 @@ import (
 // quote, backslash, comma and semicolon is sent as it is; any other, such as
 // those of this package's middlewares, as the hex SHA-256 of it.
 //
+// With an Idempotency-Key net/http takes a request for one that may be repeated,
+// and sends it again by itself when a kept-alive connection breaks: use Transport
+// towards services that know the key, or set Header to another name.
+//
 // All requests of one effect get one key: an effect that sends more than one
 // to the same service sets the header itself, to something that is the same on
 // a retry. The zero value is ready to use. A Transport is safe for use by
@@ -26,12 +30,23 @@ type Transport struct {
 	Header string            // "" means Idempotency-Key
 }
 
+// CloseIdleConnections does so in Base, if that can, for [http.Client].
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
 // RoundTrip sends the request, or a copy of it with the header.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	base, header := t.Base, http.CanonicalHeaderKey(t.Header)
-	if base == nil {
-		base = http.DefaultTransport
-	}
+	base, header := t.base(), http.CanonicalHeaderKey(t.Header)
 	if header == "" {
 		header = keyHeader
 	}

@@ -3,6 +3,7 @@ package idemhttp_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -144,3 +145,31 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 var _ idemhttp.Executor = (*idempotent.Endpoint[string, idemhttp.Response])(nil)
+
+func TestTransportClosesIdleConnections(t *testing.T) {
+	s := serve(t, status(200))
+	base := &http.Transport{}
+	closed := make(chan struct{})
+	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return noticed{conn, closed}, err
+	}
+	client := &http.Client{Transport: &idemhttp.Transport{Base: base}}
+	resp, err := client.Get(s.URL)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	client.CloseIdleConnections()
+	<-closed
+	(&idemhttp.Transport{Base: roundTripper(nil)}).CloseIdleConnections() // which cannot
+}
+
+// noticed is a connection whose end is told.
+type noticed struct {
+	net.Conn
+	closed chan struct{}
+}
+
+func (n noticed) Close() error {
+	close(n.closed)
+	return n.Conn.Close()
+}
