@@ -133,6 +133,7 @@ func (t *Tier[V]) Handle(ctx context.Context, req Request[string], effect func(c
 	}
 	near := req
 	near.TTL = min(req.TTL, t.opts.Memory)
+	epoch := t.epoch(req.Key).Load()
 	for {
 		a, met, err := t.front.Handle(ctx, near, func(ctx context.Context) (answer[V], error) {
 			return t.ask(ctx, req, effect)
@@ -151,7 +152,11 @@ func (t *Tier[V]) Handle(ctx context.Context, req Request[string], effect func(c
 			// The other call's own trouble says nothing of this one.
 		case met == Replayed && !t.good(req.Key, a), met == Refused && t.outdated(req.Key, err):
 			t.front.Forget(req.Key)
-		case met == Refused && ctx.Err() != nil && !errors.Is(err, ErrInFlight) && !errors.Is(err, ErrMismatch):
+		case met == Shared && a.verdict == Replayed && int32(a.epoch-epoch) < 0:
+			// It was on its way when the key was forgotten, and this call came after that.
+		case met == Refused && (errors.Is(err, ErrMismatch) || req.NoWait && errors.Is(err, ErrInFlight)):
+			return t.kept(ctx, req, err)
+		case met == Refused && ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrInFlight):
 			return t.store.Handle(ctx, req, effect) // runs nothing for a dead ctx, but may replay
 		case met == Executed, met == Shared && a.verdict == Replayed:
 			return a.value, a.verdict, err
@@ -209,6 +214,21 @@ func (t *Tier[V]) lookUp(ctx context.Context, req Request[string], a *answer[V])
 		// The record may be a newer one than the answer: its end is not the answer's.
 		a.value, a.err, a.keep, a.ends = r.Value, r.Err, true, r.ExpiresAt
 	}
+}
+
+// kept replays what the store keeps for a call that another one of this process
+// has kept out, or else refuses it. That one may be only asking the store, and
+// with a wrong fingerprint.
+func (t *Tier[V]) kept(ctx context.Context, req Request[string], refusal error) (V, Verdict, error) {
+	var zero V
+	if _, here := t.front.Lookup(req.Key); here { // a mismatch with what the store said
+		return zero, Refused, refusal
+	}
+	r, ok, err := t.store.Lookup(ctx, req.Key)
+	if err != nil || !ok || differ(r.Fingerprint, req.Fingerprint) || r.Err != nil && !IsPermanent(r.Err) {
+		return zero, Refused, refusal
+	}
+	return r.Value, Replayed, r.Err
 }
 
 // good says that the answer may be replayed still.

@@ -168,6 +168,78 @@ func TestTier(t *testing.T) {
 		gives(t, "v", replayed)(first.end(t))
 		gives(t, "v", replayed)(second.end(t))
 	})
+
+	promise(t, "a call that only asks the store keeps no other out for its fingerprint", func(t *testing.T) {
+		store := newStore(t)
+		right, wrong := request{Key: "k", Fingerprint: "right"}, request{Key: "k", Fingerprint: "wrong"}
+		gives(t, "v", executed)(store.Handle(bg, right, returns("v", nil)))
+		near := openTier(t, store, tierOptions{})
+		store.answering = func() { time.Sleep(time.Second) }
+		asking := startIn(near, bg, wrong, forbidden(t))
+		gives(t, "v", replayed)(near.Handle(bg, right, forbidden(t)))
+		_, _, err := near.Handle(bg, request{Key: "k", Fingerprint: "third"}, forbidden(t))
+		require.ErrorIs(t, err, idempotent.ErrMismatch, "that is neither's")
+		_, _, err = asking.end(t)
+		require.ErrorIs(t, err, idempotent.ErrMismatch)
+	})
+
+	promise(t, "what a running effect or the memory knows the key with keeps others out", func(t *testing.T) {
+		store := newStore(t)
+		near := openTier(t, store, tierOptions{})
+		other := request{Key: "k", Fingerprint: "other"}
+		running := startIn(near, bg, request{Key: "k", Fingerprint: "first"}, after(time.Second, returns("v", nil)))
+		_, _, err := near.Handle(bg, other, forbidden(t))
+		require.ErrorIs(t, err, idempotent.ErrMismatch)
+		gives(t, "v", executed)(running.end(t))
+		asked := store.lookups.Load()
+		_, _, err = near.Handle(bg, other, forbidden(t))
+		require.ErrorIs(t, err, idempotent.ErrMismatch)
+		require.Equal(t, asked, store.lookups.Load())
+	})
+
+	promise(t, "a call that does not wait gets what the store has while another asks for it", func(t *testing.T) {
+		store := newStore(t)
+		near := openTier(t, store, tierOptions{})
+		at := request{Key: "k", NoWait: true}
+		running := startIn(near, bg, key, after(time.Second, returns("v", nil)))
+		_, _, err := near.Handle(bg, at, forbidden(t))
+		require.ErrorIs(t, err, idempotent.ErrInFlight)
+		gives(t, "v", executed)(running.end(t))
+
+		near = openTier(t, store, tierOptions{})
+		store.answering = func() { time.Sleep(time.Second) }
+		asking := startIn(near, bg, key, forbidden(t))
+		gives(t, "v", replayed)(near.Handle(bg, at, forbidden(t)))
+		gives(t, "v", replayed)(asking.end(t))
+	})
+
+	promise(t, "a call that comes after Forget is not told what was forgotten", func(t *testing.T) {
+		store := newStore(t)
+		gives(t, "old", executed)(store.Handle(bg, key, returns("old", nil)))
+		near := openTier(t, store, tierOptions{})
+		store.answering = func() { time.Sleep(time.Second) }
+		asking := startIn(near, bg, key, forbidden(t))
+		had, err := near.Forget(bg, "k")
+		require.NoError(t, err)
+		require.True(t, had)
+		later := startIn(near, bg, key, returns("new", nil))
+		gives(t, "old", replayed)(asking.end(t))
+		gives(t, "new", executed)(later.end(t))
+	})
+
+	promise(t, "after Shutdown no call reaches the store, whatever its ctx", func(t *testing.T) {
+		store := newStore(t)
+		near := openTier(t, store, tierOptions{})
+		require.NoError(t, near.Shutdown(bg))
+		dead, cancel := context.WithCancel(bg)
+		cancel()
+		for _, ctx := range []context.Context{bg, dead} {
+			_, verdict, err := near.Handle(ctx, key, forbidden(t))
+			require.Equal(t, refused, verdict)
+			require.ErrorIs(t, err, idempotent.ErrShutdown)
+		}
+		require.Zero(t, store.calls.Load())
+	})
 }
 
 func TestTierClone(t *testing.T) {
