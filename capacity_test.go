@@ -181,6 +181,31 @@ func TestCapacity(t *testing.T) {
 		require.False(t, held)
 		gives(t, "settled", replayed)(e.Do(bg, "unknown", forbidden(t)))
 	})
+
+	promise(t, "EvictOldest leaves unknown outcomes alone until they are settled", func(t *testing.T) {
+		e := open(t, options{Capacity: 3, EvictOldest: true, FailureTTL: idempotent.Forever})
+		for _, key := range []string{"u", "v"} {
+			e.Do(bg, key, returns("", idempotent.Unknown(errBoom)))
+		}
+		for _, key := range []string{"a", "b", "c"} { // each takes the one's place before it
+			gives(t, key, executed)(e.Do(bg, key, returns(key, nil)))
+		}
+		require.EqualValues(t, 2, e.Stats().Evicted)
+		e.Do(bg, "w", returns("", idempotent.Unknown(errBoom)))
+		require.Equal(t, 3, e.Stats().Unknown)
+		_, verdict, err := e.Do(bg, "d", forbidden(t))
+		require.Equal(t, refused, verdict)
+		require.ErrorIs(t, err, idempotent.ErrFull, "nothing is left that may go")
+		for _, key := range []string{"u", "v", "w"} {
+			_, verdict, err := e.Do(bg, key, forbidden(t))
+			require.Equal(t, replayed, verdict)
+			require.ErrorIs(t, err, idempotent.ErrOutcomeUnknown)
+		}
+		require.True(t, e.Resolve("v", "settled"))
+		gives(t, "d", executed)(e.Do(bg, "d", returns("d", nil)))
+		_, held := e.Lookup("v")
+		require.False(t, held, "settled, it may go as any other")
+	})
 }
 
 // On real cores: what is running and what succeeded is never more than Capacity.
@@ -248,4 +273,10 @@ func TestEvictOldestRefusesNobodyUnderLoad(t *testing.T) {
 			addsUp(t, e, callers*calls)
 		})
 	}
+}
+
+// Only New makes an Endpoint, but a metrics scrape may come before it.
+func TestTheZeroEndpointCountsNothing(t *testing.T) {
+	var e endpoint
+	require.Zero(t, e.Stats())
 }

@@ -11,9 +11,10 @@ import (
 )
 
 // An Endpoint runs each key's effect once, and gives everyone else that run's
-// result. Make one with [New] and use it from any number of goroutines. It has
-// no goroutine of its own and needs no closing: an endpoint that is no longer
-// referenced is collected, kept results and all.
+// result. Make one with [New] (the zero Endpoint cannot be used), and use it
+// from any number of goroutines. It has no goroutine of its own and needs no
+// closing: an endpoint that is no longer referenced is collected, kept results
+// and all.
 type Endpoint[K comparable, V any] struct {
 	opts    Options[K, V]
 	seed    maphash.Seed

@@ -250,7 +250,7 @@ func (w *world) full() bool {
 
 func (w *world) oldest() (first *cell) {
 	for _, cell := range w.cells {
-		if cell.kept != nil && (first == nil || cell.kept.order < first.kept.order) {
+		if cell.kept != nil && !errors.Is(cell.kept.err, ErrOutcomeUnknown) && (first == nil || cell.kept.order < first.kept.order) {
 			first = cell
 		}
 	}
@@ -260,7 +260,7 @@ func (w *world) oldest() (first *cell) {
 func (w *world) evict() bool {
 	first := w.oldest()
 	if first == nil || !w.in.opts.EvictOldest {
-		return false
+		return false // an unknown outcome stays until it is settled
 	}
 	w.stats.Evicted++
 	w.drop(first)

@@ -35,12 +35,16 @@ type Options[K comparable, V any] struct {
 	Capacity int
 
 	// EvictOldest makes room at Capacity by dropping the result that completed
-	// first, instead of refusing the new key. A running claim is never dropped.
-	// Without Capacity it has no effect.
+	// first, instead of refusing the new key. The dropped key runs again if it
+	// comes back, inside its window too. A running claim and an unknown outcome
+	// are never dropped: if nothing else is left, the key is refused. Room is made
+	// before OnStale is asked. Without Capacity it has no effect.
 	EvictOldest bool
 
 	// MaxConcurrent is the most effects running at one time, over all keys.
-	// Others wait for their turn on their caller's ctx. 0 means no bound.
+	// Others wait for their turn on their caller's ctx. An effect that calls the
+	// endpoint for another key needs a second slot: with 1 such a call is refused
+	// with ErrDeadlock. 0 means no bound.
 	MaxConcurrent int
 
 	// EffectTimeout is the deadline put on the effect's context. The effect
@@ -73,8 +77,9 @@ type Options[K comparable, V any] struct {
 	// at completedAt plus its window, or was evicted. An error refuses the call
 	// and the key stays stale; ErrStale is there for it. It is called inside the
 	// claim (duplicates wait meanwhile) and outside every lock, on the caller's
-	// goroutine, with the caller's ctx, to which the key is added ([Key]). A panic
-	// in it gives the claim up and goes on to the caller.
+	// goroutine, with the caller's ctx, to which the key is added ([Key]). After
+	// an error the next duplicate asks in its turn. A panic in it gives the claim
+	// up and goes on to the caller.
 	OnStale func(ctx context.Context, key K, completedAt time.Time) error
 
 	// Clone copies a kept value for each caller who is handed it, the one that

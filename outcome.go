@@ -42,7 +42,7 @@ func (v Verdict) String() string {
 // names the key.
 var (
 	// ErrInFlight: an attempt for the key is running and this call does not
-	// wait for it (any longer). If a context ended the wait, the error matches
+	// wait for it (any longer), or with NoWait for a slot. If a context ended the wait, the error matches
 	// the context's error too.
 	ErrInFlight = errors.New("idempotent: in flight")
 	// ErrMismatch: the key is known with another fingerprint.
@@ -116,7 +116,8 @@ func (e *permanentError) Unwrap() error { return e.error }
 // Unknown marks a failure after which nobody can say whether the side effect
 // happened, such as a time-out of a remote call. The key is held: calls replay
 // the error, which also matches [ErrOutcomeUnknown], until [Endpoint.Resolve],
-// [Endpoint.Forget] or the end of [Options].FailureTTL. The mark may stand
+// [Endpoint.Forget] or the end of [Options].FailureTTL; EvictOldest does not drop
+// it. The mark may stand
 // anywhere in the error chain and outweighs [Permanent]. errors.Is and
 // errors.As see through it. Unknown(nil) is nil.
 func Unknown(err error) error {

@@ -14,7 +14,7 @@ type shelf[K comparable, V any] struct {
 	most    int         // byKey's greatest size since it was made
 	unknown int         // results whose outcome is unknown
 	byEnd   queue[K, V] // first the one that ends first
-	byAge   queue[K, V] // first the one that completed first
+	byAge   queue[K, V] // first the one that completed first, but for unknown ones: they are not evicted
 }
 
 type shelved[K comparable, V any] struct {
@@ -39,21 +39,23 @@ func (s *shelf[K, V]) add(key K, k kept[V]) {
 	r := &shelved[K, V]{key: key, kept: k}
 	s.byKey[key] = r
 	s.most = max(s.most, len(s.byKey))
+	heap.Push(&s.byEnd, r)
 	if r.unknown {
 		s.unknown++
+	} else {
+		heap.Push(&s.byAge, r)
 	}
-	heap.Push(&s.byEnd, r)
-	heap.Push(&s.byAge, r)
 }
 
 // drop lets a result go. Go's maps do not shrink: one that has been much larger
 // is made anew, and the queues with it.
 func (s *shelf[K, V]) drop(r *shelved[K, V]) {
+	heap.Remove(&s.byEnd, r.byEnd)
 	if r.unknown {
 		s.unknown--
+	} else {
+		heap.Remove(&s.byAge, r.byAge)
 	}
-	heap.Remove(&s.byEnd, r.byEnd)
-	heap.Remove(&s.byAge, r.byAge)
 	delete(s.byKey, r.key)
 	if s.most > 64 && len(s.byKey) < s.most/8 {
 		smaller := make(map[K]*shelved[K, V], len(s.byKey))

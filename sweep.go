@@ -166,7 +166,7 @@ func (e *Endpoint[K, V]) expire() (n int) {
 	if e.survey(now) > fewAtOnce {
 		return e.expireUntil(now)
 	}
-	for next := e.earliest(); next <= now; next = e.earliest() {
+	for next := e.earliest(); next <= now && next != never; next = e.earliest() {
 		n += e.expireUntil(next)
 	}
 	return n
@@ -234,7 +234,7 @@ func (e *Endpoint[K, V]) survey(now int64) (ended int) {
 }
 
 // makeRoom lets go of results that have ended at now or, with EvictOldest, of
-// the one that completed first. False means that no key may go. Every shard's mu
+// the one that completed first, unless its outcome is unknown. False means that no key may go. Every shard's mu
 // must be held.
 func (e *Endpoint[K, V]) makeRoom(now int64) bool {
 	const turn = 8 // one is enough; not so many that callers wait for it
@@ -247,7 +247,7 @@ func (e *Endpoint[K, V]) makeRoom(now int64) bool {
 			oldest = s
 		}
 	}
-	if gone == 0 && e.opts.EvictOldest && oldest.results.len() > 0 {
+	if gone == 0 && e.opts.EvictOldest && oldest.results.oldest() != none {
 		oldest.results.evictOldest()
 		gone++
 	}

@@ -50,6 +50,8 @@ type kept[V any] struct {
 // age is the place of a result in the order of completion, over all shards.
 type age struct{ completed, order int64 }
 
+var none = age{never, never}
+
 func (k *kept[V]) age() age { return age{k.completed, k.order} }
 
 func (a age) before(b age) bool {
@@ -180,9 +182,10 @@ func (r *results[K, V]) earliest() int64 {
 	return next
 }
 
-// oldest is the age of the result that completed first, or of none.
+// oldest is the age of the result that completed first of those that may be
+// evicted, or of none.
 func (r *results[K, V]) oldest() age {
-	oldest := age{never, never}
+	oldest := none
 	if b, i, ok := r.ledger.first(); ok {
 		oldest = age{b.slots[i].completed, b.more(i).order}
 	}
@@ -192,7 +195,7 @@ func (r *results[K, V]) oldest() age {
 	return oldest
 }
 
-// evictOldest lets the result go that completed first. There must be one.
+// evictOldest lets the result go that oldest tells of. There must be one.
 func (r *results[K, V]) evictOldest() {
 	if s := r.shelf.byAge.first(); s != nil && s.age() == r.oldest() {
 		r.shelf.drop(s)

@@ -17,8 +17,8 @@ import (
 // before it has the name that Open finds. Each Put looks through the folder
 // and removes files of ours that are older than maxAge, so choose it longer
 // than the executor's window; 0 removes nothing. That takes longer the more
-// files there are, so give each service a folder of its own. A negative maxAge is an
-// error. Several processes may share the folder.
+// files there are: give each service a folder of its own, which its processes
+// may share. A negative maxAge is an error.
 func Dir(path string, maxAge time.Duration) (Spill, error) {
 	if maxAge < 0 {
 		return nil, fmt.Errorf("idemhttp: Dir: maxAge is %v, want 0 or more", maxAge)

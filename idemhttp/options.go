@@ -33,7 +33,8 @@ type Options struct {
 	// bytes without control characters. A request without a key, or with a bad
 	// one, is refused with 400 and the beginning of the error's text. Webhook's
 	// own rule lets a GET or HEAD without a body pass; one that is set here says
-	// for every request what its key is.
+	// for every request what its key is. Key, Scope and Verify get a copy of the
+	// request, whose body each may read from its beginning.
 	Key func(r *http.Request, body []byte) (string, error)
 
 	// Scope names the tenant or caller that the key belongs to. It is joined to
@@ -53,8 +54,8 @@ type Options struct {
 
 	// MaxBody is the most bytes of a request body that are read, and held while
 	// the handler runs; a longer body is refused with 413 and nothing is run. 0
-	// means 1 MiB. While a body of unknown length grows, half as much again may
-	// be in use for a moment; so with MaxResponse.
+	// means 1 MiB. While a body above 64 KiB grows, half as much again may be in
+	// use for a moment; so with MaxResponse, whose copy is trimmed at the end.
 	MaxBody int64
 
 	// MaxResponse is the most bytes of a response body kept in memory. A longer
@@ -77,7 +78,9 @@ type Options struct {
 
 // A Spill stores response bodies that are too large for memory. Its methods
 // are called by several goroutines at once. The body of one Put ends with an
-// error other than io.EOF if the handler panicked; Put must then store nothing.
+// error other than io.EOF if the response is not to be kept, as after a panic of
+// the handler; Put must then store nothing. It reads while the handler writes: a
+// slow Put slows the first client's answer, and the body may be of any length.
 type Spill interface {
 	// Put stores body whole, or returns an error. ref is what Open finds it by.
 	Put(ctx context.Context, key string, body io.Reader) (ref string, err error)

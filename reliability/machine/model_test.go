@@ -173,11 +173,11 @@ func (m *model) full() bool {
 	return m.opts.Capacity > 0 && held >= m.opts.Capacity
 }
 
-// evict drops the oldest result.
+// evict drops the oldest result whose outcome is not unknown.
 func (m *model) evict() bool {
 	oldest := 0
 	for name, k := range m.keys {
-		if k.result != nil && (oldest == 0 || k.result.order < m.keys[oldest].result.order) {
+		if k.result != nil && !errors.Is(k.result.err, idempotent.ErrOutcomeUnknown) && (oldest == 0 || k.result.order < m.keys[oldest].result.order) {
 			oldest = name
 		}
 	}
