@@ -154,17 +154,20 @@ func joinWebhook(r *http.Request, scope, id string) string {
 // sentPath is the path that the client asked for. A middleware before this one
 // may have cut it, as http.StripPrefix does: two of its mounts are not one.
 func sentPath(r *http.Request) string {
-	if sent, err := url.ParseRequestURI(r.RequestURI); err == nil && sent.Path != "" {
-		return plainPath(sent)
+	path := r.URL.EscapedPath()
+	if rest, ok := strings.CutPrefix(r.RequestURI, path); ok && (rest == "" || rest[0] == '?') {
+		return plainPath(path)
 	}
-	return plainPath(r.URL)
+	if sent, err := url.ParseRequestURI(r.RequestURI); err == nil && sent.Path != "" {
+		path = sent.EscapedPath()
+	}
+	return plainPath(path)
 }
 
-// plainPath is the path in one of the spellings that a router takes for the same:
-// without escapes, but of bytes that are no visible ASCII, of the slash, which
+// plainPath is an escaped path in one of the spellings that a router takes for the
+// same: without escapes, but of bytes that are no visible ASCII, of the slash, which
 // would part a segment, and of the escape's own sign.
-func plainPath(u *url.URL) string {
-	path := u.EscapedPath()
+func plainPath(path string) string {
 	if !strings.Contains(path, "%") {
 		return path
 	}
@@ -174,7 +177,7 @@ func plainPath(u *url.URL) string {
 			plain = append(plain, path[i])
 			continue
 		}
-		escape := strings.ToUpper(path[i : i+3]) // EscapedPath has no other
+		escape := strings.ToUpper(path[i : i+3]) // an escaped path has no other
 		i += 2
 		b, _ := strconv.ParseUint(escape[1:], 16, 8)
 		if b > ' ' && b <= '~' && b != '/' && b != '%' {
