@@ -31,7 +31,8 @@ func FuzzResponseJSON(f *testing.F) {
 }
 
 func TestResponseJSON(t *testing.T) {
-	for _, want := range []idemhttp.Response{{}, {Status: 200, Header: http.Header{}}, {Status: 204, Header: http.Header{"Vary": {}}}} {
+	for _, want := range []idemhttp.Response{{}, {Status: 200, Header: http.Header{"Content-Type": nil}},
+		{Status: 200, Header: http.Header{}}, {Status: 204, Header: http.Header{"Vary": {}}}} {
 		text, err := json.Marshal(want)
 		require.NoError(t, err)
 		var got idemhttp.Response

@@ -119,6 +119,21 @@ func TestNoLimitOnTheBody(t *testing.T) {
 	require.EqualValues(t, size, read)
 }
 
+func TestALongBodyIsRefused(t *testing.T) {
+	h := &counting{answer: status(200)}
+	for name, guarded := range map[string]http.Handler{
+		"Webhook":        webhook(t, idemhttp.Options{MaxBody: 4}, h.ServeHTTP),
+		"IdempotencyKey": keyed(t, idemhttp.Options{MaxBody: 4}, h.ServeHTTP),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for body, want := range map[string]int{"12345": 413, "1234": 200} {
+				require.Equal(t, want, send(guarded, "POST", "/", body, "Idempotency-Key", body).Code)
+			}
+		})
+	}
+	require.EqualValues(t, 2, h.runs.Load())
+}
+
 // An id that cannot be a key is not decoded, whatever its length.
 func TestJSONFieldDecodesNoLongString(t *testing.T) {
 	rule := idemhttp.JSONField("id")

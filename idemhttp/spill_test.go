@@ -232,6 +232,14 @@ func TestDir(t *testing.T) {
 		_, err := spill.Open(t.Context(), old)
 		require.ErrorIs(t, err, os.ErrNotExist)
 	})
+	t.Run("passes over what it cannot remove", func(t *testing.T) {
+		spill, path := newDir(t, time.Hour)
+		stuck := filepath.Join(path, "body-of-another")
+		require.NoError(t, os.MkdirAll(filepath.Join(stuck, "x"), 0o700))
+		require.NoError(t, os.Chtimes(stuck, time.Time{}, time.Now().Add(-2*time.Hour)))
+		_, err := spill.Put(t.Context(), "k", strings.NewReader("body"))
+		require.NoError(t, err)
+	})
 	t.Run("removes nothing if maxAge is 0", func(t *testing.T) {
 		spill, path := newDir(t, 0)
 		ref := put(t, spill, "old")
