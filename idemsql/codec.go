@@ -13,22 +13,28 @@ type Codec interface {
 }
 
 // plain keeps bytes and strings as they are, which JSON would not, and writes
-// the rest as JSON.
-type plain struct{}
+// the rest as JSON. It goes by the type of the results, not of one: of an
+// Inbox[any] a string must come back from what is written for it.
+type plain[V any] struct{}
 
-func (plain) Marshal(value any) ([]byte, error) {
-	switch v := value.(type) {
-	case []byte:
-		return v, nil
-	case string:
-		return []byte(v), nil
+func (plain[V]) Marshal(value any) ([]byte, error) {
+	switch any((*V)(nil)).(type) {
+	case *[]byte:
+		return value.([]byte), nil
+	case *json.RawMessage:
+		return value.(json.RawMessage), nil
+	case *string:
+		return []byte(value.(string)), nil
 	}
 	return json.Marshal(value)
 }
 
-func (plain) Unmarshal(data []byte, value any) error {
+func (plain[V]) Unmarshal(data []byte, value any) error {
 	switch v := value.(type) {
 	case *[]byte:
+		*v = data
+		return nil
+	case *json.RawMessage:
 		*v = data
 		return nil
 	case *string:

@@ -44,10 +44,16 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
+// inside is ctx for what runs inside the claim: a call that would wait for that
+// can be told.
+func (in *Inbox[V]) inside(ctx context.Context, key string, writing bool) context.Context {
+	c := &caller{in.db, in.opts.Table, in.opts.Consumer, key, writing, callerOf(ctx)}
+	return idempotent.WithKey(context.WithValue(ctx, callerName{}, c), key)
+}
+
 // effectContext has ctx's values and the key, and not ctx's end.
 func (in *Inbox[V]) effectContext(ctx context.Context, key string, writing bool) context.Context {
-	c := &caller{in.db, in.opts.Table, in.opts.Consumer, key, writing, callerOf(ctx)}
-	return idempotent.WithKey(context.WithValue(context.WithoutCancel(ctx), callerName{}, c), key)
+	return in.inside(context.WithoutCancel(ctx), key, writing)
 }
 
 // check refuses what needs no database to be refused.
@@ -89,6 +95,9 @@ func (in *Inbox[V]) lockedOut(ctx context.Context) bool {
 func (in *Inbox[V]) enter(ctx context.Context, t *turns, req idempotent.Request[string], lease any) (*sql.Tx, claim, *outcome[V], error) {
 	none := claim{}
 	if lease != nil || in.opts.Dialect == SQLite {
+		if in.lockedOut(ctx) && in.db.Stats().MaxOpenConnections == 1 {
+			return nil, none, nil, deadlock(req.Key) // not even a look is possible
+		}
 		// SQLite's one writer may be busy with another key: a replay must not wait for it.
 		r, err := in.lookOnce(ctx, in.db, req.Key)
 		if err != nil {
@@ -144,7 +153,9 @@ func (in *Inbox[V]) claimIn(ctx context.Context, tx *sql.Tx, req idempotent.Requ
 	if !req.NoWait || in.opts.Dialect == SQLite {
 		return in.claim(ctx, tx, req, lease)
 	}
-	if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '5ms'`); err != nil {
+	var before string // the session's, which is the effect's
+	const shorten = `SELECT current_setting('lock_timeout'), set_config('lock_timeout', '5ms', true)`
+	if err := tx.QueryRowContext(ctx, shorten).Scan(&before, new(string)); err != nil {
 		return claim{}, nil, err
 	}
 	c, r, err := in.claim(ctx, tx, req, lease)
@@ -152,7 +163,7 @@ func (in *Inbox[V]) claimIn(ctx context.Context, tx *sql.Tx, req idempotent.Requ
 		return c, r, errRunning
 	}
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `SET LOCAL lock_timeout TO DEFAULT`)
+		_, err = tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true)`, before)
 	}
 	return c, r, err
 }
@@ -282,13 +293,16 @@ func outcomeUnknown(key string, cause error) error {
 }
 
 // admitStale asks OnStale whether a stale key may run again.
-func (in *Inbox[V]) admitStale(ctx context.Context, key string, c claim) error {
+func (in *Inbox[V]) admitStale(ctx context.Context, t *turns, key string, c claim) error {
 	if !c.stale {
 		return nil
 	}
-	in.stats.stale.Add(1)
+	if !t.stale {
+		t.stale = true
+		in.stats.stale.Add(1)
+	}
 	if in.opts.OnStale == nil {
 		return nil
 	}
-	return in.opts.OnStale(ctx, key, in.opts.Dialect.time(c.completed))
+	return in.opts.OnStale(in.inside(ctx, key, true), key, in.opts.Dialect.time(c.completed))
 }

@@ -45,8 +45,17 @@ func (in *Inbox[V]) handleOnce(ctx context.Context, t *turns, req idempotent.Req
 		return o, err
 	}
 	defer rollBack(tx) // after a commit it does nothing
-	if err := in.admitStale(ctx, req.Key, c); err != nil {
+	if err := in.admitStale(ctx, t, req.Key, c); err != nil {
 		return refused[V](err), nil
+	}
+	if time.Since(asked) > in.opts.Lease/10 {
+		// The lease in the row began before the wait for another's transaction, and
+		// before OnStale was asked.
+		asked = time.Now()
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), in.sql.renew,
+			in.opts.Dialect.span(in.opts.Lease), c.token, req.Key, in.opts.Consumer); err != nil {
+			return nil, err
+		}
 	}
 	if err := tx.Commit(); err != nil {
 		_ = in.giveUp(ctx, req, c) // the answer may have been lost, and the claim be there

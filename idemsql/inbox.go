@@ -36,7 +36,7 @@ func New[V any](db *sql.DB, opts Options) (*Inbox[V], error) {
 	}
 	in := &Inbox[V]{db: db, opts: opts, sql: newStatements(opts.Dialect, opts.Table), codec: opts.Codec}
 	if in.codec == nil {
-		in.codec = plain{}
+		in.codec = plain[V]{}
 	}
 	return in, nil
 }

@@ -102,7 +102,7 @@ type Options struct {
 	OnPruned func(deleted int64)
 
 	// Codec writes results to bytes and back. nil means the bytes themselves
-	// for []byte and string, and JSON for every other type.
+	// for []byte, json.RawMessage and string, and JSON for every other type.
 	Codec Codec
 }
 

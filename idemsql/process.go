@@ -58,11 +58,14 @@ func (in *Inbox[V]) run(ctx context.Context, req idempotent.Request[string], onc
 			in.stats.startedOver.Add(1)
 		}
 		if again != nil {
-			if err := t.again(ctx, again); err == nil {
+			err := t.again(ctx, again)
+			if err == nil {
 				continue
-			} else if got = refused[V](err); t.entered {
-				got.verdict = idempotent.Executed
 			}
+			got = refused[V](err)
+		}
+		if t.entered && got.verdict == idempotent.Refused {
+			got.verdict = idempotent.Executed // in an earlier turn
 		}
 		o = got
 		return o.value, o.verdict, o.err
@@ -76,22 +79,27 @@ func (in *Inbox[V]) processOnce(ctx context.Context, t *turns, req idempotent.Re
 		return o, err
 	}
 	defer rollBack(tx) // after a commit it does nothing
-	if err := in.admitStale(ctx, req.Key, c); err != nil {
+	if err := in.admitStale(ctx, t, req.Key, c); err != nil {
 		return refused[V](err), nil
 	}
 	t.entered = true
 	value, failure := effect(in.effectContext(ctx, req.Key, true), tx)
 	s, free, err := in.settlement(req, value, failure)
-	if free || err != nil || conflicted(failure) {
-		if errors.Is(tx.Rollback(), sql.ErrTxDone) {
+	var alive bool
+	if free || err != nil {
+		end := tx.Rollback()
+		alive = end == nil
+		if errors.Is(end, sql.ErrTxDone) {
 			if o := in.endedItself(ctx, req, c.token, value, failure); o != nil {
 				return o, nil
 			}
 		}
 	}
 	switch {
-	case conflicted(failure):
+	case free && conflicted(failure):
 		return nil, failure
+	case free && alive && kindOf(failure) == ErrUnavailable: // the trouble of another connection than ours
+		return ended(value, failure), nil
 	case free:
 		return ended(value, t.typed(failure)), nil
 	case err != nil:

@@ -24,6 +24,7 @@ type turns struct {
 	missed                  bool // a look has not found the key's result
 	running                 bool // the last look has found another attempt
 	entered                 bool // the effect was, in some turn
+	stale                   bool // the key was found stale, and counted
 }
 
 func newTurns(opts Options, req idempotent.Request[string]) *turns {
