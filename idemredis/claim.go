@@ -29,21 +29,23 @@ type claim struct {
 // lead runs the effect in the claim that was asked for at sent.
 func (g *Guard[V]) lead(ctx context.Context, e entry, sent time.Time, got answer, effect func(context.Context) (V, error)) (value V, verdict idempotent.Verdict, err error) {
 	effectCtx, c := g.hold(ctx, e, sent)
-	ended := false
+	entered, ended := false, false
 	defer func() {
-		if !ended { // a panic or Goexit of the effect goes on; success is never inferred
-			c.end()
-			if !c.lost {
-				_ = g.record(ctx, c, e.req.Key, settlement{to: free})
-			}
+		if ended {
+			return
+		}
+		c.end()
+		switch { // a panic or Goexit goes on; success is never inferred
+		case !entered:
+			g.giveBack(ctx, e)
+		case !c.lost:
+			_ = g.record(ctx, c, e.req.Key, settlement{to: free})
 		}
 	}()
 	if err := g.admit(ctx, c, e, sent, got); err != nil {
-		ended = true
-		c.end()
-		g.giveBack(ctx, e)
 		return refuse[V](err)
 	}
+	entered = true
 	value, err = effect(effectCtx)
 	ended = true // from here on a panic (of a codec) must not free the key
 	defer c.end()
@@ -58,6 +60,8 @@ func (g *Guard[V]) admit(ctx context.Context, c *claim, e entry, sent time.Time,
 		}
 	}
 	switch {
+	case ctx.Err() != nil && e.waited:
+		return inFlight(ctx, e.req.Key)
 	case ctx.Err() != nil:
 		return contextError(ctx, e.req.Key)
 	case !c.live(): // the answer was slow, or this process was stopped
@@ -109,7 +113,9 @@ func join(errs ...error) (joined error) {
 const settlePatience = 2 * time.Second
 
 // record settles the claim, trying again for a while if Redis does not answer.
-// That is safe: settle.lua knows its own earlier try by the token.
+// That is safe: settle.lua knows its own earlier try by the token in the result.
+// A claim that was given up has left none; but while its lease lives nobody else
+// can have taken it away.
 func (g *Guard[V]) record(ctx context.Context, c *claim, key string, s settlement) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(settlePatience, max(time.Until(c.until), g.opts.Lease/3)))
 	defer cancel()
@@ -117,7 +123,7 @@ func (g *Guard[V]) record(ctx context.Context, c *claim, key string, s settlemen
 	for cause := error(nil); ; {
 		ours, err := g.settle(ctx, c.name, c.token, s)
 		switch {
-		case err == nil && ours:
+		case err == nil && (ours || s.to == free && time.Now().Before(c.until)):
 			return nil
 		case err == nil:
 			return ErrLeaseLost

@@ -73,7 +73,7 @@ func (d *drops) round() bool {
 			one.tries = dropTries
 		case err == nil:
 			one.tries++
-		case !answered(err):
+		case !answered(err), starting(err):
 			return true // the others would fail too
 		}
 		d.note(token, one)

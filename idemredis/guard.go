@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -85,6 +86,7 @@ func (g *Guard[V]) Handle(ctx context.Context, req idempotent.Request[string], e
 	waited := err == nil && got.what == busy && e.waits && !isOwn(ctx, got.owner)
 	if waited {
 		sent, got, err = g.wait(ctx, e, got)
+		e.waited = true
 	}
 	switch {
 	case err != nil:
@@ -125,6 +127,8 @@ type entry struct {
 	token string // the call's own
 	look  bool   // claim nothing
 	waits bool   // the call waits if the key is busy
+
+	waited bool // and has
 }
 
 // An answer is what Redis says to an entry.
@@ -179,7 +183,7 @@ func (g *Guard[V]) ask(ctx context.Context, e entry) (answer, error) {
 	if err == nil {
 		return parse(reply)
 	}
-	if !e.look && !answered(err) {
+	if !e.look && (!answered(err) || starting(err)) {
 		g.drops.add(e.name, e.token)
 	}
 	// A connection's deadline may be a moment earlier than the ctx it is of.
@@ -220,11 +224,22 @@ func (g *Guard[V]) lookDead(ctx context.Context, e entry) (V, idempotent.Verdict
 	return g.replay(ctx, e.req.Key, got, idempotent.Replayed)
 }
 
-// answered says that the error is Redis's own, so that the command did nothing
-// or all that it would; any other leaves open whether it was carried out.
+// answered says that the error is Redis's own, so that the last try did nothing or
+// all that it would; any other leaves open whether it was carried out.
 func answered(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
+}
+
+// starting says that a server that has just come up has answered. The client tries
+// again by itself: the one before may have carried the command out and gone.
+func starting(err error) bool {
+	for _, kind := range []string{"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN "} {
+		if strings.HasPrefix(err.Error(), kind) {
+			return true
+		}
+	}
+	return false
 }
 
 func unavailable(key string, cause error) error {

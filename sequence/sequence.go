@@ -114,9 +114,8 @@ func (g *Guard[R]) Apply(ctx context.Context, resource R, seq uint64, effect fun
 
 // take is Apply for the holder of the resource's turn.
 func (g *Guard[R]) take(ctx context.Context, resource R, seq uint64, effect func(context.Context) error) (applied bool, err error) {
-	if last, ok := g.Last(resource); ok && seq <= last {
+	if last, ok := g.Last(resource); ok && seq <= last && g.refresh(resource, seq) {
 		g.dropped.Add(1)
-		g.set(resource, last)
 		return false, nil
 	}
 	defer func() {
@@ -137,6 +136,24 @@ func (g *Guard[R]) take(ctx context.Context, resource R, seq uint64, effect func
 func (g *Guard[R]) set(resource R, seq uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.setLocked(resource, seq)
+}
+
+// refresh begins the window of a resource's last number anew, unless that is
+// lower than seq, or was forgotten meanwhile.
+func (g *Guard[R]) refresh(resource R, seq uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	record, ok := g.last.Lookup(resource)
+	if !ok || seq > record.Value {
+		return false
+	}
+	g.setLocked(resource, record.Value)
+	return true
+}
+
+// setLocked requires mu.
+func (g *Guard[R]) setLocked(resource R, seq uint64) {
 	g.last.Forget(resource)
 	g.last.Do(context.Background(), resource, func(context.Context) (uint64, error) { return seq, nil })
 }

@@ -267,3 +267,22 @@ func TestTheEffectsContext(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	})
 }
+
+// An event that is dropped leaves no number behind that is being forgotten.
+func TestForgetBesideADroppedEvent(t *testing.T) {
+	nothing := func(context.Context) error { return nil }
+	g := newGuard(t, sequence.Options{})
+	for range 20_000 {
+		_, err := g.Apply(t.Context(), "r", 5, nothing)
+		require.NoError(t, err)
+		var both sync.WaitGroup
+		var applied, had bool
+		both.Go(func() { applied, _ = g.Apply(t.Context(), "r", 3, nothing) })
+		both.Go(func() { had = g.Forget("r") })
+		both.Wait()
+		if last, ok := g.Last("r"); !applied && had && ok {
+			t.Fatalf("%d is back", last)
+		}
+		g.Forget("r")
+	}
+}
