@@ -194,3 +194,21 @@ func TestAWaiterThatLeavesAsItGetsTheClaim(t *testing.T) {
 type leaving struct{}
 
 var errNo = errors.New("no")
+
+// A client that ends a command with its ctx's deadline knows nothing of a cancel.
+func TestACancelledCallerLeavesASilentRedis(t *testing.T) {
+	p := startProxy(t, startServer(t).addr)
+	client := redis.NewClient(&redis.Options{Addr: p.addr, ContextTimeoutEnabled: true, ReadTimeout: time.Minute})
+	t.Cleanup(func() { client.Close() })
+	g := newGuard(t, client, idemredis.Options{})
+	_, _, err := g.Handle(t.Context(), request("warm"), gives("x"))
+	require.NoError(t, err)
+	p.mute.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	before := time.Now()
+	_, verdict, err := g.Handle(ctx, request("k"), mustNotRun(t))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, idempotent.Refused, verdict)
+	require.Less(t, time.Since(before), 30*time.Second)
+}

@@ -141,13 +141,18 @@ type answer struct {
 	kept  kept          // of a kept result
 }
 
-// enter asks Redis once, for as long as ctx lives. A client that does not heed
-// a ctx is asked on another goroutine, which costs as much as a fast network.
+// enter asks Redis once, for as long as ctx lives. A client heeds a ctx's deadline
+// at best, and never its cancellation: if it can be cancelled, the client is asked
+// on another goroutine, which costs as much as a fast network.
 // A caller that leaves does not call the question back: it may be on its way,
 // and only the answer says whether there is a claim to give up.
 func (g *Guard[V]) enter(ctx context.Context, e entry) (answer, error) {
-	if g.heeds || ctx.Done() == nil {
+	if ctx.Done() == nil {
 		return g.ask(ctx, e)
+	}
+	asking := ctx
+	if !g.heeds {
+		asking = context.WithoutCancel(ctx)
 	}
 	type said struct {
 		answer
@@ -155,7 +160,7 @@ func (g *Guard[V]) enter(ctx context.Context, e entry) (answer, error) {
 	}
 	reply := make(chan said, 1)
 	go func() {
-		got, err := g.ask(context.WithoutCancel(ctx), e)
+		got, err := g.ask(asking, e)
 		reply <- said{got, err}
 	}()
 	select {

@@ -20,7 +20,7 @@ type statements struct {
 	renew    string // lease, token, event, consumer
 	drop     string // token, event, consumer: a claim of a key that was not known
 	putBack  string // token, event, consumer: a claim of a stale key
-	forget   string // event, consumer
+	forget   string // event, consumer, token
 	resolve  string // window, result, checksum, event, consumer
 	prune    string // consumer, stale time, rows
 	advance  string // consumer, resource, sequence -> 1, or nothing
@@ -51,7 +51,7 @@ func newStatements(d Dialect, table string) *statements {
 	WHERE event_id = $3 AND consumer = $4 AND token = $2 AND state = 'claimed'`,
 		drop:    `DELETE FROM {table} WHERE event_id = $2 AND consumer = $3 AND token = $1 AND state = 'claimed'`,
 		putBack: `UPDATE {table} SET state = 'done', lease_until = NULL WHERE event_id = $2 AND consumer = $3 AND token = $1 AND state = 'claimed'`,
-		forget:  `DELETE FROM {table}` + byKey + ` AND (state = 'claimed') = {over}`,
+		forget:  `DELETE FROM {table}` + byKey + ` AND token = $3 AND (state <> 'claimed' OR {over})`,
 		// An empty token: if the lost owner comes back, its settling finds nothing.
 		resolve: `UPDATE {table} SET state = 'done', processed_at = {now}, expires_at = COALESCE({now} + $1{span}, {forever}),
 	result = $2, failure = NULL, checksum = $3, lease_until = NULL, token = ''

@@ -88,6 +88,11 @@ func (in *Inbox[V]) lockedOut(ctx context.Context) bool {
 	return false
 }
 
+// blind reports that such a call cannot even look: the one connection is taken.
+func (in *Inbox[V]) blind(ctx context.Context) bool {
+	return in.lockedOut(ctx) && in.db.Stats().MaxOpenConnections == 1
+}
+
 // enter claims the key in a new transaction, which it leaves open, or answers
 // the call without one. If it can do neither, the error says why, and turns
 // knows whether another turn may help. lease nil: the claim is the
@@ -95,8 +100,8 @@ func (in *Inbox[V]) lockedOut(ctx context.Context) bool {
 func (in *Inbox[V]) enter(ctx context.Context, t *turns, req idempotent.Request[string], lease any) (*sql.Tx, claim, *outcome[V], error) {
 	none := claim{}
 	if lease != nil || in.opts.Dialect == SQLite {
-		if in.lockedOut(ctx) && in.db.Stats().MaxOpenConnections == 1 {
-			return nil, none, nil, deadlock(req.Key) // not even a look is possible
+		if in.blind(ctx) {
+			return nil, none, nil, deadlock(req.Key)
 		}
 		// SQLite's one writer may be busy with another key: a replay must not wait for it.
 		r, err := in.lookOnce(ctx, in.db, req.Key)

@@ -38,7 +38,8 @@ var (
 	// ErrNewerSchema: the tables were made by a later version of this package.
 	ErrNewerSchema = errors.New("idemsql: tables are of a newer version")
 	// ErrCorrupt: the kept result is not the bytes that were written, or does
-	// not decode. The key is held until Resolve or Forget: no effect runs.
+	// not decode. The key is held until Forget or the end of its window: no
+	// effect runs.
 	ErrCorrupt = errors.New("idemsql: corrupt result")
 	// ErrTxEnded: an effect of Process committed or rolled back its transaction,
 	// so that nothing could be recorded. With [ErrNotRecorded] it was rolled
@@ -197,6 +198,16 @@ func kindOfCode(code int, err error) error {
 		}
 	}
 	return nil
+}
+
+// own reports that err came from a statement of this dialect's database.
+func (d Dialect) own(err error) bool {
+	if d == SQLite {
+		_, ok := sqliteCode(err)
+		return ok
+	}
+	_, ok := errors.AsType[sqlState](err)
+	return ok
 }
 
 // conflicted reports that the database broke a tie against this transaction,

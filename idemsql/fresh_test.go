@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -153,6 +154,12 @@ func TestANestedCallWithOneConnection(t *testing.T) {
 		defer cancel()
 		_, _, err := in.Handle(ctx, request("other"), value("v"))
 		assert.ErrorIs(t, err, idempotent.ErrDeadlock)
+		_, err = in.Forget(ctx, "other")
+		assert.ErrorIs(t, err, idempotent.ErrDeadlock)
+		_, _, err = in.Lookup(ctx, "other")
+		assert.ErrorIs(t, err, idempotent.ErrDeadlock)
+		_, err = in.Resolve(ctx, "other", "v")
+		assert.ErrorIs(t, err, idempotent.ErrDeadlock)
 		return "v", nil
 	})
 	require.NoError(t, err)
@@ -188,12 +195,53 @@ func TestEffectsErrorsAreTheirs(t *testing.T) {
 	t.Run("a cut body is no trouble of the database", func(t *testing.T) {
 		each(t, func(t *testing.T, s store) {
 			in, _ := inbox[string](t, s, idemsql.Options{})
-			_, _, err := in.Process(t.Context(), request("k"), func(context.Context, *sql.Tx) (string, error) {
-				return "", io.ErrUnexpectedEOF
-			})
-			require.Equal(t, io.ErrUnexpectedEOF, err)
+			own := []error{io.ErrUnexpectedEOF, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the mail server refuses")}}
+			if s.dialect == idemsql.Postgres {
+				own = append(own, coded(13)) // SQLite's for a full disk
+			}
+			for _, want := range own {
+				_, _, err := in.Process(t.Context(), request("k"), func(context.Context, *sql.Tx) (string, error) { return "", want })
+				require.Equal(t, want, err)
+			}
 		})
 	})
+}
+
+// coded is an error with a number, as many libraries have.
+type coded int
+
+func (c coded) Error() string { return "a code" }
+func (c coded) Code() int     { return int(c) }
+
+// As after a failover: nothing is lost as long as there is time.
+func TestADatabaseThatIsReadOnlyForAMoment(t *testing.T) {
+	const lease = 3 * time.Second
+	in, db := inbox[string](t, postgres(t), idemsql.Options{Lease: lease})
+	db.SetMaxOpenConns(1) // its session is what is read-only
+	readOnly := func(is string) {
+		_, err := db.Exec("SET default_transaction_read_only = " + is)
+		require.NoError(t, err)
+	}
+	_, _, err := in.Handle(t.Context(), request("renewed"), works(t, lease+lease/4, func(context.Context) {
+		readOnly("on")
+		time.AfterFunc(lease*2/5, func() { readOnly("off") })
+	}))
+	require.NoError(t, err)
+	_, _, err = in.Handle(t.Context(), request("recorded"), func(context.Context) (string, error) {
+		readOnly("on")
+		time.AfterFunc(lease/10, func() { readOnly("off") })
+		return "v", nil
+	})
+	require.NoError(t, err)
+	_, verdict, err := in.Handle(t.Context(), request("lost"), func(ctx context.Context) (string, error) {
+		readOnly("on")
+		<-ctx.Done()
+		return "v", nil
+	})
+	readOnly("off")
+	require.Equal(t, idempotent.Executed, verdict)
+	require.ErrorIs(t, err, idemsql.ErrNotRecorded)
+	require.ErrorIs(t, err, idemsql.ErrLeaseLost)
 }
 
 func TestTurnsAreOneCall(t *testing.T) {
@@ -236,5 +284,56 @@ func TestTurnsAreOneCall(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, "7s", got)
+	})
+}
+
+// Whatever Forget has seen, it drops nothing that has become something else.
+func TestForgetLeavesWhatTookItsKeyOver(t *testing.T) {
+	s := postgres(t)
+	in, db := inbox[string](t, s, idemsql.Options{OnLostLease: idemsql.RunAgain, Lease: time.Minute})
+	_, _, err := in.Handle(t.Context(), request("k"), func(ctx context.Context) (string, error) {
+		_, err := db.ExecContext(ctx, "UPDATE "+tableOf(s)+" SET lease_until = now() - interval '1 s'")
+		require.NoError(t, err)
+		entered, forgotten := make(chan struct{}), make(chan bool)
+		go func() {
+			<-entered
+			had, err := in.Forget(t.Context(), "k")
+			assert.NoError(t, err)
+			forgotten <- had
+		}()
+		_, verdict, err := in.Process(t.Context(), request("k"), func(ctx context.Context, _ *sql.Tx) (string, error) {
+			close(entered)
+			for waiting := 0; waiting == 0; { // for the row
+				err := db.QueryRowContext(ctx, "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+				require.NoError(t, err)
+			}
+			return "of the next", nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, idempotent.Executed, verdict)
+		require.False(t, <-forgotten)
+		return "", errors.New("too late")
+	})
+	require.Error(t, err)
+	got, verdict, err := in.Process(t.Context(), request("k"), never(t))
+	require.NoError(t, err)
+	require.Equal(t, idempotent.Replayed, verdict)
+	require.Equal(t, "of the next", got)
+}
+
+func TestAForgottenKeyIsNotStale(t *testing.T) {
+	each(t, func(t *testing.T, s store) {
+		plain, _ := inbox[string](t, s, idemsql.Options{})
+		in, _ := inbox[string](t, s, idemsql.Options{OnStale: func(context.Context, string, time.Time) error { return idempotent.ErrStale }})
+		stale(t, plain)
+		_, _, err := in.Handle(t.Context(), request("k"), value("new"))
+		require.ErrorIs(t, err, idempotent.ErrStale)
+		had, err := in.Forget(t.Context(), "k")
+		require.NoError(t, err)
+		require.False(t, had, "its result had ended")
+		got, _, err := in.Handle(t.Context(), request("k"), value("new"))
+		require.NoError(t, err)
+		require.Equal(t, "new", got)
+		require.EqualValues(t, 1, in.Stats().Stale)
 	})
 }

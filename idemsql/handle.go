@@ -91,6 +91,9 @@ func (in *Inbox[V]) finish(ctx context.Context, req idempotent.Request[string], 
 	encoding := err
 	err = in.write(ctx, req, true, in.sql.settle, s.args(in.opts.Dialect, c.token, req.Key, in.opts.Consumer)...)
 	if err = errors.Join(encoding, err); err != nil {
+		if !errors.Is(err, ErrLeaseLost) {
+			err = errors.Join(err, lost)
+		}
 		if failure != nil {
 			err = errors.Join(failure, err)
 		}

@@ -78,14 +78,18 @@ func checkKey(key string) error {
 }
 
 // Forget drops the key's kept result, or a claim whose lease has lapsed, so
-// that the next call runs its effect, and says whether there was one. A running
-// attempt is left alone.
+// that the next call runs its effect, and says whether there was one. The key is
+// then not stale either, also if its window had ended before. A running attempt is
+// left alone.
 func (in *Inbox[V]) Forget(ctx context.Context, key string) (bool, error) {
-	// To look first keeps it from waiting for a running Process.
-	if r, err := in.look(ctx, key); err != nil || r == nil {
+	// To look first keeps it from waiting for a running Process. The row goes only as
+	// it was seen: PostgreSQL may still wait, for one that is just taking it over.
+	r, err := in.look(ctx, key)
+	if err != nil || r == nil || r.state == claimed && !r.over {
 		return false, err
 	}
-	return in.change(ctx, key, in.sql.forget, key, in.opts.Consumer)
+	gone, err := in.change(ctx, key, in.sql.forget, key, in.opts.Consumer, r.token)
+	return gone && (r.state == claimed || !r.over), err
 }
 
 // Resolve settles an unknown outcome as done, with value, for the window
@@ -150,6 +154,9 @@ func (in *Inbox[V]) Lookup(ctx context.Context, key string) (idempotent.Record[V
 func (in *Inbox[V]) look(ctx context.Context, key string) (*row, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
+	}
+	if in.blind(ctx) {
+		return nil, deadlock(key)
 	}
 	t := in.newTurns(idempotent.Request[string]{Key: key})
 	for {

@@ -74,11 +74,11 @@ type Options struct {
 	// OnStale is asked before a key runs again whose result, completed at
 	// completedAt, has ended and is not yet pruned. An error refuses the call
 	// and the key stays stale; idempotent.ErrStale is there for it. It runs on
-	// the caller's goroutine while the key is claimed, in Process within the
-	// transaction.
+	// the caller's goroutine while the key is claimed, within the claim's
+	// transaction, and once in each that the call begins: again after a conflict.
 	OnStale func(ctx context.Context, key string, completedAt time.Time) error
 
-	// Isolation is the level of Process's transactions; 0 means the database's
+	// Isolation is the level of Process's transactions and of Handle's claims; 0 means the database's
 	// default. All are right. SQLite knows only Serializable.
 	Isolation sql.IsolationLevel
 	// MaxConflicts is how often one call starts over because the database

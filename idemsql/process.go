@@ -98,7 +98,7 @@ func (in *Inbox[V]) processOnce(ctx context.Context, t *turns, req idempotent.Re
 	switch {
 	case free && conflicted(failure):
 		return nil, failure
-	case free && alive && kindOf(failure) == ErrUnavailable: // the trouble of another connection than ours
+	case free && alive && !in.opts.Dialect.own(failure): // trouble of another connection than ours
 		return ended(value, failure), nil
 	case free:
 		return ended(value, t.typed(failure)), nil
@@ -255,6 +255,7 @@ func (in *Inbox[V]) insist(ctx context.Context, req idempotent.Request[string], 
 // passing reports that err may be gone in a moment.
 func passing(err error) bool {
 	kind := kindOf(err)
-	return kind == ErrUnavailable || kind == ErrPoolExhausted || kind == ErrTimeout ||
+	// A server that has just failed over is read-only for a while.
+	return kind == ErrUnavailable || kind == ErrReadOnly || kind == ErrPoolExhausted || kind == ErrTimeout ||
 		conflicted(err) || busy(err) || errors.Is(err, errMoved)
 }
